@@ -1,0 +1,1 @@
+"""What we learn from: splits that hand out whole batches, benchmarks, augmentation, raw files."""

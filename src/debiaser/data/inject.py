@@ -1,0 +1,78 @@
+"""Drawing bias attributes that agree with the target except for a share rho, and label noise."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debiaser.errors import Misuse
+
+Integers: TypeAlias = NDArray[np.int64]
+
+# Ten fixed colours of the released generator (8-bit RGB over 255; decision D5).
+PALETTE = (
+    np.array(
+        [
+            (220, 20, 60),
+            (0, 128, 128),
+            (253, 233, 16),
+            (0, 149, 182),
+            (237, 145, 33),
+            (145, 30, 188),
+            (70, 240, 240),
+            (250, 197, 187),
+            (210, 245, 60),
+            (128, 0, 0),
+        ]
+    )
+    / 255
+)
+COLOUR_NAMES = ("crimson", "teal", "yellow", "blue", "orange", "purple", "cyan", "pink", "lime", "maroon")
+COLOUR_NOISE = 1e-4  # standard deviation per image and channel (D5)
+TEST_RHO = 0.9  # nine of ten values go against the target: colour says nothing about the class
+
+
+def check_share(name: str, value: float, closed: bool = False) -> float:
+    """The value, if it is a share: strictly between 0 and 1, or from 0 on when `closed`."""
+    if not (0 <= value < 1 if closed else 0 < value < 1):
+        raise Misuse(f"{name} must lie {'in [0, 1)' if closed else 'strictly between 0 and 1'}, got {value:g}")
+    return value
+
+
+def draw_other(target: Integers, classes: int, rng: np.random.Generator) -> Integers:
+    """(n,) for each row a class other than its target, uniformly."""
+    return (target + rng.integers(1, classes, len(target))) % classes
+
+
+def draw_bias(target: Integers, rho: float, classes: int, rng: np.random.Generator) -> Integers:
+    """(n,) a bias value equal to the target with probability 1 - rho, else uniform over the others."""
+    return np.where(rng.random(len(target)) < rho, draw_other(target, classes, rng), target)
+
+
+def flip_labels(target: Integers, share: float, classes: int, rng: np.random.Generator) -> Integers:
+    """(n,) labels of which this share, in expectation, is another class at random."""
+    return np.where(rng.random(len(target)) < share, draw_other(target, classes, rng), target)
+
+
+def draw_colours(bias: Integers, rng: np.random.Generator) -> NDArray[np.float32]:
+    """(n, 3) the palette's colour of each bias value with one small draw per image."""
+    return (PALETTE[bias] + rng.normal(0, COLOUR_NOISE, (len(bias), 3))).astype(np.float32)
+
+
+def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
+    """A reader that paints uint8 pictures (n, h, w) with one float colour each: (b, 3, h, w) in [0, 1].
+
+    The picture stays uint8 in memory and the colour stays float: 8-bit pixels would erase the colour noise.
+    """
+
+    def read(rows: Tensor) -> Tensor:
+        return ((grey[rows][:, None].float() / 255) * colours[rows][:, :, None, None]).clamp_(0, 1)
+
+    return read
+
+
+def as_tensor(array: Integers) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))

@@ -1,0 +1,90 @@
+"""Batches, splits and benchmarks: whole batches travel, row numbers with them, bias labels never."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs `x` (b, ...), labels `y` (b,) and the row numbers (b,) they have in their split."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return Batch(self.x.to(device), self.y.to(device), self.rows.to(device))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labels (n,) and a reader that turns row numbers (b,) into inputs (b, ...): whole batches, not rows."""
+
+    y: Tensor
+    read: Callable[[Tensor], Tensor] = field(repr=False)
+    classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The batch of these rows, in this order."""
+        return Batch(self.read(rows), self.y[rows], rows)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All rows in their own order."""
+        for rows in torch.arange(len(self)).split(size):
+            yield self.batch(rows)
+
+    def subset(self, rows: Tensor) -> "Split":
+        """The split of these rows, numbered anew from 0."""
+        read = self.read
+        return replace(self, y=self.y[rows], read=lambda chosen: read(rows[chosen]))
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, classes: tuple[str, ...] = ()) -> "Split":
+        """A split over inputs that are in memory."""
+        return cls(y.long(), x.__getitem__, classes)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What only evaluation may know of a split: true target (n,) and bias attributes (n, a), -1 where unknown."""
+
+    target: Tensor
+    bias: Tensor
+
+    def flipped(self, y: Tensor) -> Tensor:
+        """(n,) bool: rows whose label is not their true target (label noise)."""
+        return y != self.target
+
+    def conflicting(self, y: Tensor) -> Tensor:
+        """(n,) int8: 1 where a bias attribute goes against the target, 0 where all follow it, -1 where unknown.
+
+        A row whose label was flipped counts as flipped, not as conflicting.
+        """
+        against = (self.bias != self.target[:, None]).any(1) & ~self.flipped(y)
+        return torch.where((self.bias < 0).any(1), -1, against.to(torch.int8)).to(torch.int8)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Three splits to learn from and be judged on; `truth` lies beside them, out of reach of the methods."""
+
+    name: str
+    train: Split
+    valid: Split
+    test: Split
+    truth: Mapping[str, Truth]
+    attributes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.train.classes

@@ -1,0 +1,19 @@
+"""The two kinds of mistakes a person can mend; everything else that is raised is a mistake of ours."""
+
+
+class Problem(Exception):
+    """One line that says what happened, why, and what to do; a command ends with `exit_code`."""
+
+    exit_code = 1
+
+
+class Misuse(Problem, ValueError):
+    """A name, option or value that cannot be meant; the message names the known ones."""
+
+    exit_code = 2
+
+
+def known(kind: str, name: str, choices: object) -> Misuse:
+    """The error for an unknown name: `unknown method 'x'; known: a, b, c`."""
+    listed = ", ".join(sorted(str(choice) for choice in choices)) if hasattr(choices, "__iter__") else str(choices)
+    return Misuse(f"unknown {kind} '{name}'; known: {listed}")

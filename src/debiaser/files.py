@@ -1,0 +1,84 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debiaser.errors import Problem
+
+
+def explain(error: OSError, path: Path) -> Problem:
+    """The clear line for a file system that refuses."""
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space, then run the same command again",
+        errno.EDQUOT: "the disk quota is used up; free some space, then run the same command again",
+        errno.EROFS: "the file system is read-only; choose another folder",
+        errno.EACCES: "no permission to write there; choose another folder",
+        errno.EPERM: "no permission to write there; choose another folder",
+        errno.ENOTDIR: "a part of that path is a file, not a folder; choose another folder",
+        errno.EEXIST: "a file of that name is in the way; choose another folder",
+    }
+    return Problem(f"cannot write {path}: {reasons.get(error.errno or 0, error.strerror or str(error))}")
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it was not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, path) from error
+    return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; on success it becomes `path`, on failure it vanishes."""
+    make_folder(path.parent)
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise explain(error, path) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """An `.npz` of plain arrays (no pickle)."""
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)

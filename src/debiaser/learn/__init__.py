@@ -1,0 +1,1 @@
+"""The tools of training: networks, losses, objectives, one loop, one look, scores, sampling, checkpoints."""

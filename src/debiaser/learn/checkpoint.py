@@ -1,0 +1,126 @@
+"""Where a stage of training keeps its state after every epoch: in a file that is whole or absent, or in memory."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import torch
+from filelock import FileLock
+from safetensors.torch import save
+from torch import Tensor
+
+from debiaser.files import make_folder, write_bytes
+
+log = logging.getLogger("debiaser")
+
+
+class State(NamedTuple):
+    """Tensors and plain values, as saved."""
+
+    tensors: dict[str, Tensor]
+    plain: dict[str, Any]
+
+
+def detached(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU that nobody else changes."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], **plain: Any) -> None:
+    """A safetensors file, atomically, with plain values as JSON in its header."""
+    write_bytes(path, save(detached(tensors), {"plain": json.dumps(plain)}))
+
+
+def read_tensors(path: Path) -> State:
+    """What `write_tensors` wrote."""
+    with safetensors.safe_open(path, framework="pt") as stream:
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118: not a dict
+        return State(tensors, json.loads((stream.metadata() or {}).get("plain", "{}")))
+
+
+class Checkpoint:
+    """The latest state of one stage."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._kept = path, None if path else State({}, {})
+
+    def save(self, tensors: dict[str, Tensor], **plain: Any) -> None:
+        """Replace the state; a kill in the middle leaves the former one."""
+        if self.path:
+            write_tensors(self.path, tensors, **plain)
+        else:
+            self._kept = State(detached(tensors), json.loads(json.dumps(plain)))
+
+    def load(self) -> State | None:
+        """The state, or None where there is none; a damaged file is said, removed and counts as none."""
+        if self.path is None:
+            return self._kept if self._kept and self._kept.plain else None
+        if not self.path.exists():
+            return None
+        try:
+            return read_tensors(self.path)
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            log.warning("the checkpoint %s is damaged (%s); this stage starts again", self.path, error)
+            self.path.unlink(missing_ok=True)
+            return None
+
+
+class Checkpoints:
+    """The checkpoints of all stages, each found by its own key, below a folder; without one, in memory."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._kept: dict[str, Checkpoint] = {}
+
+    @contextmanager
+    def stage(self, key: str) -> Iterator[Checkpoint]:
+        """The checkpoint of this stage, ours alone while in use: a second process waits."""
+        if self.folder is None:
+            yield self._kept.setdefault(key, Checkpoint(None))
+            return
+        make_folder(self.folder)
+        with FileLock(self.folder / f"{key}.lock"):
+            yield Checkpoint(self.folder / key / "state.safetensors")
+
+    def remove(self, key: str) -> None:
+        """Forget a stage whose model is kept elsewhere."""
+        self._kept.pop(key, None)
+        if self.folder is not None:
+            with FileLock(self.folder / f"{key}.lock"):
+                shutil.rmtree(self.folder / key, ignore_errors=True)
+
+
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under names that begin with `prefix.`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix.`, under the rest of their names."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors: `<parameter>.<name>`."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": value
+        for number, values in state.items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put named tensors back into a fresh optimiser."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, _, what = name.partition(".")
+        state.setdefault(int(number), {})[what] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

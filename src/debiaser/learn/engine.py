@@ -1,0 +1,175 @@
+"""The one training loop. Its random streams begin anew each epoch from (seed, epoch): a checkpoint needs no others."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from debiaser.data.augment import Augmentation
+from debiaser.data.split import Split
+from debiaser.errors import Problem
+from debiaser.learn.checkpoint import Checkpoint, State, optimizer_tensors, prefixed, restore_optimizer, unprefixed
+from debiaser.learn.objectives import Objective
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import RowSampler, Shuffle
+from debiaser.randomness import derive, torch_stream
+
+Row = dict[str, Any]  # one epoch of the history
+
+
+class Listener(Protocol):
+    """Who wants to know how far a training is."""
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        """A stage of so many steps begins, or goes on after those that are done."""
+        ...
+
+    def step(self) -> None:
+        """One more step is done."""
+        ...
+
+    def end(self, stage: str, row: Row | None) -> None:
+        """The stage is over; its last epoch."""
+        ...
+
+
+class Silence:
+    """A listener that does nothing."""
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        pass
+
+    def step(self) -> None:
+        pass
+
+    def end(self, stage: str, row: Row | None) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything a stage of training depends on besides the objective."""
+
+    name: str
+    split: Split
+    recipe: Recipe
+    seed: int
+    sampler: RowSampler | None = None
+    augment: Augmentation | None = None
+    device: torch.device | str = "cpu"
+    watch: Callable[[torch.nn.Module], Row] | None = None
+    listener: Listener = Silence()
+
+
+def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
+    """A fresh optimiser over everything trainable."""
+    parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
+        )
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=True)
+
+
+def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int | None = None) -> list[Row]:
+    """Train the objective in place to the end of the recipe (or of epoch `until`); the history, one row per epoch.
+
+    Goes on from the checkpoint where there is one, and writes one after every epoch: a run that was killed and started
+    again ends with the same weights, bit for bit.
+    """
+    recipe = stage.recipe
+    objective.to(stage.device)
+    optimizer = new_optimizer(recipe, objective)
+    saved = checkpoint.load()
+    history: list[Row] = restore(objective, optimizer, saved) if saved else []
+    sampler = stage.sampler or Shuffle(len(stage.split), stage.seed)
+    last = recipe.epochs if until is None else min(until, recipe.epochs)
+    if len(history) < last:
+        steps = steps_in(len(sampler.draw(0)), recipe.batch_size)
+        stage.listener.begin(stage.name, last * steps, len(history) * steps)
+        with torch.random.fork_rng(devices=[]):
+            for epoch in range(len(history), last):
+                history.append(run_epoch(objective, optimizer, stage, sampler, epoch))
+                tensors = {**prefixed("objective", objective.state_dict())}
+                if epoch + 1 < recipe.epochs:
+                    tensors |= prefixed("optimizer", optimizer_tensors(optimizer))
+                checkpoint.save(tensors, history=history)
+        stage.listener.end(stage.name, history[-1])
+    objective.eval()
+    return history
+
+
+def restore(objective: Objective, optimizer: torch.optim.Optimizer, saved: State) -> list[Row]:
+    """The history so far; objective and optimiser are as they were at its end."""
+    objective.load_state_dict(unprefixed("objective", saved.tensors))
+    restore_optimizer(optimizer, unprefixed("optimizer", saved.tensors))
+    history: list[Row] = saved.plain["history"]
+    return history
+
+
+def steps_in(rows: int, batch_size: int) -> int:
+    """Steps of an epoch; a last batch of one row joins the one before, since BatchNorm cannot train on one."""
+    return max(1, math.ceil(rows / batch_size) - (rows % batch_size == 1))
+
+
+def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
+    """The rows of each step."""
+    borders = [step * batch_size for step in range(1, steps_in(len(rows), batch_size))]
+    return list(torch.tensor_split(rows, borders))
+
+
+def run_epoch(
+    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, sampler: RowSampler, epoch: int
+) -> Row:
+    """One epoch; its row of the history."""
+    started = time.perf_counter()
+    torch.manual_seed(derive(stage.seed, stage.name, "network", epoch))
+    augmenting = torch_stream(stage.seed, stage.name, "augment", epoch)
+    objective.train()
+    objective.begin(epoch, stage.recipe.epochs)
+    rows = sampler.draw(epoch)
+    parts = split_rows(rows, stage.recipe.batch_size)
+    total, rate = 0.0, stage.recipe.lr
+    for number, part in enumerate(parts):
+        rate = stage.recipe.learning_rate(epoch * len(parts) + number, len(parts))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = step(objective, optimizer, stage, part, augmenting)
+        if not math.isfinite(loss):
+            raise diverged(stage, epoch, number)
+        total += loss * len(part)
+        stage.listener.step()
+    row: Row = {"stage": stage.name, "epoch": epoch + 1, "seen": len(rows), "lr": rate, "loss": total / len(rows)}
+    row["seconds"] = time.perf_counter() - started
+    if stage.watch:
+        row |= stage.watch(objective.model)
+    return row
+
+
+def step(
+    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, rows: Tensor, augmenting: torch.Generator
+) -> float:
+    """One update on these rows; the loss before it."""
+    batch = stage.split.batch(rows)
+    if stage.augment:
+        batch = type(batch)(stage.augment(batch.x, augmenting), batch.y, batch.rows)
+    loss = objective(batch.to(stage.device))
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    if stage.recipe.clip:
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def diverged(stage: Stage, epoch: int, number: int) -> Problem:
+    """What to say when the loss is no longer a number."""
+    return Problem(
+        f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
+        f"the learning rate {stage.recipe.lr:g} is probably too high; try a smaller one, or clip the gradient"
+    )

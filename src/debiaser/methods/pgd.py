@@ -1,0 +1,86 @@
+"""PGD: per-sample gradient debiasing (Ahn, Kim and Yun, ICLR 2023)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from debiaser.errors import Misuse, known
+from debiaser.learn.losses import check_alpha, gce
+from debiaser.learn.objectives import Supervised
+from debiaser.learn.sampling import ScoreSampler
+from debiaser.learn.scores import Score, check_norm, grad_norm, loss_score, residual_norm
+from debiaser.methods.task import Task, clone
+
+FLOOR = 1e-8  # no probability is exactly 0
+CHOICES = {
+    "score": ("gradient", "loss", "residual"),
+    "use": ("resample", "reweight"),
+    "score_on": ("augmented", "clean"),
+}
+
+
+@dataclass(frozen=True)
+class PGD:
+    """Train a biased model, score every row by its gradient norm, train on with rows drawn by score.
+
+    alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; p, power, bias: which norm of the
+    last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
+    reweight; joint: both models side by side, scores renewed every epoch; augment: in training; score_on: clean or
+    augmented pictures; inherit: the debiased model starts from the biased one.
+    """
+
+    alpha: float | None = 0.7
+    extra_q: bool = False
+    p: float = 2
+    power: float = 1
+    bias: bool = False
+    score: str = "gradient"
+    use: str = "resample"
+    joint: bool = False
+    augment: bool = True
+    score_on: str = "clean"
+    inherit: bool = True
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None:
+            check_alpha(self.alpha)
+        check_norm(self.p, self.power)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise known(name, getattr(self, name), choices)
+        if self.joint and self.use == "reweight":
+            raise Misuse("joint=true draws rows by score; it does not go with use=reweight")
+
+    def fit(self, task: Task) -> nn.Module:
+        """The debiased network."""
+        task = task if self.augment else task.plain()
+        if self.joint:
+            return self.fit_jointly(task)
+        biased = task.fit(Supervised(task.new_model(), gce(self.alpha, self.extra_q)), "biased")  # step 1
+        scores = self.scores(task, biased)  # step 2: one forward pass
+        start = clone(biased) if self.inherit else task.new_model("debiased")
+        if self.use == "reweight":
+            return task.fit(Supervised(start, weights=scores / scores.mean()), "debiased")
+        return task.fit(Supervised(start), "debiased", sampler=ScoreSampler(scores, seed=task.seed))  # step 3
+
+    def fit_jointly(self, task: Task) -> nn.Module:
+        """The single-stage variant: two networks with a start of their own, scores renewed after every epoch."""
+        debiased: nn.Module = task.new_model("debiased")
+        for epoch in range(1, task.epochs("debiased") + 1):
+            loss = gce(self.alpha, self.extra_q)
+            biased = task.fit(Supervised(task.new_model(), loss), "biased", until=epoch)
+            sampler = ScoreSampler(self.scores(task, biased), seed=task.seed)
+            debiased = task.fit(Supervised(task.new_model("debiased")), "debiased", sampler=sampler, until=epoch)
+        return debiased
+
+    def scores(self, task: Task, biased: nn.Module) -> Tensor:
+        """(n,) how strongly each row goes against the biased model."""
+        scores = task.scores(biased, self.score_function(), self.score_on == "augmented").clamp_min(FLOOR)
+        task.journal.note("score", scores)
+        return scores
+
+    def score_function(self) -> Score:
+        """The score of this variant."""
+        if self.score == "loss":
+            return loss_score
+        return residual_norm(self.p, self.power) if self.score == "residual" else grad_norm(self.p, self.power, self.bias)

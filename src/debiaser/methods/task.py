@@ -1,0 +1,155 @@
+"""What a method is given: splits without bias labels, a fresh network, a loop, a look, and a journal to note things in."""
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from debiaser.data.augment import Augmentation
+from debiaser.data.split import Batch, Split
+from debiaser.learn import engine
+from debiaser.learn.checkpoint import Checkpoints
+from debiaser.learn.objectives import Objective
+from debiaser.learn.outputs import Outputs, collect, look, reduce
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import RowSampler, ScoreSampler
+from debiaser.randomness import derive, torch_stream
+
+
+class Method(Protocol):
+    """A debiasing algorithm: a frozen dataclass of hyperparameters whose `fit` reads like its paper's box."""
+
+    def fit(self, task: "Task") -> nn.Module:
+        """The debiased network."""
+        ...
+
+
+@dataclass
+class Journal:
+    """What happened: vectors over the training rows, seconds per stage, one row per epoch, the keys of the stages."""
+
+    vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    history: list[engine.Row] = field(default_factory=list)
+    stages: list[str] = field(default_factory=list)
+
+    def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
+        """Keep one number per training row under this name."""
+        self.vectors[name] = np.asarray(vector.detach().cpu() if isinstance(vector, Tensor) else vector)
+
+    def add_stage(self, stage: str, key: str, history: list[engine.Row]) -> None:
+        """Keep a stage's history; a stage that was continued replaces what was known of it."""
+        if key not in self.stages:
+            self.stages.append(key)
+        others = [row for row in self.history if row["stage"] != stage]
+        self.history = others + history
+        self.seconds[stage] = sum(row["seconds"] for row in history)
+
+
+@dataclass
+class Task:
+    """Data to learn from, and the means; no bias labels anywhere."""
+
+    train: Split
+    make_model: Callable[[int], nn.Module]
+    recipe: Recipe = field(default_factory=Recipe)
+    seed: int = 0
+    augment: Augmentation | None = None
+    device: torch.device | str = "cpu"
+    identity: str = ""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    watch: Callable[[nn.Module], engine.Row] | None = None
+    listener: engine.Listener = field(default_factory=engine.Silence)
+    journal: Journal = field(default_factory=Journal)
+
+    def new_model(self, name: str = "model") -> nn.Module:
+        """A fresh network; networks of different names start from different weights."""
+        return self.make_model(derive(self.seed, "init", name))
+
+    def plain(self) -> "Task":
+        """The same task without augmentation."""
+        return replace(self, augment=None)
+
+    def epochs(self, stage: str, length: float = 1) -> int:
+        """How many epochs a stage of this name takes."""
+        return self.recipe.of_stage(stage, length).epochs
+
+    def fit(
+        self,
+        objective: Objective,
+        stage: str,
+        sampler: RowSampler | None = None,
+        length: float = 1,
+        until: int | None = None,
+    ) -> nn.Module:
+        """The network that comes out of training the objective through this stage of the recipe.
+
+        A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
+        `until` it stops after that many of its epochs and the next call goes on: what its rows are drawn by may change.
+        """
+        plan = engine.Stage(
+            stage,
+            self.train,
+            self.recipe.of_stage(stage, length),
+            derive(self.seed, stage),
+            sampler,
+            self.augment,
+            self.device,
+            self.watch,
+            self.listener,
+        )
+        key = stage_key(objective, plan, self.identity, changing=until is not None)
+        with self.checkpoints.stage(key) as checkpoint:
+            history = engine.fit(objective, plan, checkpoint, until)
+        self.journal.add_stage(stage, key, history)
+        return objective.model
+
+    def outputs(self, model: nn.Module, head: nn.Module | str | None = None) -> Outputs:
+        """What the network makes of all clean training rows, collected."""
+        return collect(look(model, self.train.batches(self.look_size), head, self.device))
+
+    def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
+        """(n,) one number per training row from one forward pass in eval mode, streamed."""
+        started = time.perf_counter()
+        batches = map(self._augmented, self.train.batches(self.look_size)) if augmented else None
+        result = reduce(look(model, batches or self.train.batches(self.look_size), device=self.device), score)
+        self.journal.seconds["score"] = self.journal.seconds.get("score", 0) + time.perf_counter() - started
+        return result
+
+    @property
+    def look_size(self) -> int:
+        """Rows per batch where nothing is learnt."""
+        return max(256, self.recipe.batch_size)
+
+    def _augmented(self, batch: Batch) -> Batch:
+        if not self.augment:
+            return batch
+        stream = torch_stream(self.seed, "score", "augment", int(batch.rows[0]))
+        return Batch(self.augment(batch.x, stream), batch.y, batch.rows)
+
+
+def clone(model: nn.Module) -> nn.Module:
+    """A copy with weights and BatchNorm statistics."""
+    return copy.deepcopy(model)
+
+
+def stage_key(objective: Objective, plan: engine.Stage, identity: str, changing: bool = False) -> str:
+    """A name for a stage of training made of everything that determines its outcome."""
+    digest = hashlib.blake2b(digest_size=10)
+    parts = [identity, plan.name, plan.seed, plan.recipe.plain(), repr(plan.augment), repr(objective), str(plan.device)]
+    digest.update(json.dumps(parts, sort_keys=True).encode())
+    for name, tensor in objective.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    if isinstance(plan.sampler, ScoreSampler) and not changing:
+        digest.update(plan.sampler.probabilities)
+        digest.update(str(plan.sampler.seed).encode())
+    return f"{plan.name}-{digest.hexdigest()}"
