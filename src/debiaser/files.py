@@ -49,8 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
     except OSError as error:
         raise explain(error, path) from error
     finally:
@@ -66,15 +66,18 @@ def _umask() -> int:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """The file with this content, atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> None:
+    """The file with this text, atomically."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: Path, content: Any) -> None:
+    """The file with this content as indented JSON, atomically."""
     write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 

@@ -34,7 +34,9 @@ class Augmentation:
         if self.crop or self.rotate or self.flip or self.shift:
             x = F.grid_sample(
                 x,
-                F.affine_grid(self.draw_maps(len(x), x.shape[-2:], generator).to(x), list(x.shape), align_corners=False),
+                F.affine_grid(
+                    self.draw_maps(len(x), x.shape[-2:], generator).to(x), list(x.shape), align_corners=False
+                ),
                 mode="bilinear",
                 align_corners=False,
             )
@@ -85,10 +87,12 @@ class Augmentation:
         inner[:, 1, 1] = inner[:, 2, 2] = stretch * turn.cos()
         inner[:, 1, 2] = stretch * turn.sin()
         inner[:, 2, 1] = -inner[:, 1, 2]
-        return _FROM_CHROMA @ inner @ _TO_CHROMA
+        matrices: Tensor = _FROM_CHROMA @ inner @ _TO_CHROMA
+        return matrices
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    """Uniform numbers between low and high."""
     return torch.rand(shape, generator=generator) * (high - low) + low
 
 

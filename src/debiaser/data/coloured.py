@@ -42,9 +42,7 @@ def colour_benchmark(
         seed = data_seed if not testing or test_seed is None else test_seed
         rng = numpy_stream(seed, name.removesuffix("-colour"), part)
         colour = inject.draw_bias(grey.target, inject.TEST_RHO if testing else rho, 10, rng)
-        painted = inject.coloured(
-            torch.from_numpy(grey.pictures), torch.from_numpy(inject.draw_colours(colour, rng))
-        )
+        painted = inject.coloured(torch.from_numpy(grey.pictures), torch.from_numpy(inject.draw_colours(colour, rng)))
         target, bias = (colour, grey.target) if colour_is_target else (grey.target, colour)
         labels = target if testing else inject.flip_labels(target, noise, 10, numpy_stream(seed, name, part, "noise"))
         classes = inject.COLOUR_NAMES if colour_is_target else tuple(str(digit) for digit in range(10))

@@ -75,4 +75,5 @@ def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def as_tensor(array: Integers) -> Tensor:
+    """The integers as a tensor."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))

@@ -39,7 +39,7 @@ class Split:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All rows in their own order."""
-        for rows in torch.arange(len(self)).split(size):
+        for rows in torch.split(torch.arange(len(self)), size):
             yield self.batch(rows)
 
     def subset(self, rows: Tensor) -> "Split":

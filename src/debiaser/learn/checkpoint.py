@@ -39,7 +39,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], **plain: Any) -> None:
 def read_tensors(path: Path) -> State:
     """What `write_tensors` wrote."""
     with safetensors.safe_open(path, framework="pt") as stream:
-        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118: not a dict
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         return State(tensors, json.loads((stream.metadata() or {}).get("plain", "{}")))
 
 
@@ -71,11 +71,15 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of all stages, each found by its own key, below a folder; without one, in memory."""
+    """The checkpoints of all stages, each found by its own key, below a folder; without one, in memory.
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    `fresh`: what earlier processes left is not used.
+    """
+
+    def __init__(self, folder: Path | None = None, fresh: bool = False) -> None:
+        self.folder, self._fresh = folder, fresh
         self._kept: dict[str, Checkpoint] = {}
+        self._begun: set[str] = set()
 
     @contextmanager
     def stage(self, key: str) -> Iterator[Checkpoint]:
@@ -85,6 +89,9 @@ class Checkpoints:
             return
         make_folder(self.folder)
         with FileLock(self.folder / f"{key}.lock"):
+            if self._fresh and key not in self._begun:
+                shutil.rmtree(self.folder / key, ignore_errors=True)
+            self._begun.add(key)
             yield Checkpoint(self.folder / key / "state.safetensors")
 
     def remove(self, key: str) -> None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -62,7 +62,7 @@ class Stage:
     augment: Augmentation | None = None
     device: torch.device | str = "cpu"
     watch: Callable[[torch.nn.Module], Row] | None = None
-    listener: Listener = Silence()
+    listener: Listener = field(default_factory=Silence)
 
 
 def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
@@ -158,7 +158,7 @@ def step(
     batch = stage.split.batch(rows)
     if stage.augment:
         batch = type(batch)(stage.augment(batch.x, augmenting), batch.y, batch.rows)
-    loss = objective(batch.to(stage.device))
+    loss: Tensor = objective(batch.to(stage.device))
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     if stage.recipe.clip:

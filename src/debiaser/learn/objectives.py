@@ -1,7 +1,5 @@
 """What is optimised: modules that map a batch to a scalar and hold, as `model`, the network that comes out."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +11,6 @@ class Objective(nn.Module):
     """Maps a batch to the scalar to minimise; `model` is the network that comes out of it."""
 
     model: nn.Module
-    __call__: Callable[[Batch], Tensor]
 
     def begin(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, for objectives whose rule changes with time."""

@@ -79,7 +79,7 @@ def find_head(model: nn.Module, x: Any) -> nn.Module:
     if len(found) != 1:
         names = [name for name, module in model.named_modules() if any(module is each for each in candidates)]
         raise Problem(
-            f"cannot tell which layer gives the logits ({len(found)} fit): pass head=, one of {', '.join(names) or 'none'}"
+            f"cannot tell which layer gives the logits ({len(found)} fit): pass head=, one of: {', '.join(names) or '-'}"
         )
     return found[0]
 

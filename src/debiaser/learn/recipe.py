@@ -56,7 +56,8 @@ class Recipe:
     def with_epochs(self, epochs: int) -> "Recipe":
         """The recipe with this many epochs in every stage."""
         stages = {
-            stage: {name: value for name, value in own.items() if name != "epochs"} for stage, own in self.stages.items()
+            stage: {name: value for name, value in own.items() if name != "epochs"}
+            for stage, own in self.stages.items()
         }
         return replace(self, epochs=epochs, stages=stages)
 

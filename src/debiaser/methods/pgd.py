@@ -23,8 +23,8 @@ CHOICES = {
 class PGD:
     """Train a biased model, score every row by its gradient norm, train on with rows drawn by score.
 
-    alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; p, power, bias: which norm of the
-    last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
+    alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; p, power, bias: which norm of
+    the last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
     reweight; joint: both models side by side, scores renewed every epoch; augment: in training; score_on: clean or
     augmented pictures; inherit: the debiased model starts from the biased one.
     """
@@ -83,4 +83,6 @@ class PGD:
         """The score of this variant."""
         if self.score == "loss":
             return loss_score
-        return residual_norm(self.p, self.power) if self.score == "residual" else grad_norm(self.p, self.power, self.bias)
+        return (
+            residual_norm(self.p, self.power) if self.score == "residual" else grad_norm(self.p, self.power, self.bias)
+        )

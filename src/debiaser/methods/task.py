@@ -1,4 +1,4 @@
-"""What a method is given: splits without bias labels, a fresh network, a loop, a look, and a journal to note things in."""
+"""What a method is given: splits without bias labels, a fresh network, a loop, a look, and a journal."""
 
 import copy
 import hashlib
@@ -62,6 +62,7 @@ class Task:
     make_model: Callable[[int], nn.Module]
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
+    valid: Split | None = None
     augment: Augmentation | None = None
     device: torch.device | str = "cpu"
     identity: str = ""
@@ -150,6 +151,6 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, changing:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     if isinstance(plan.sampler, ScoreSampler) and not changing:
-        digest.update(plan.sampler.probabilities)
+        digest.update(plan.sampler.probabilities.tobytes())
         digest.update(str(plan.sampler.seed).encode())
     return f"{plan.name}-{digest.hexdigest()}"

@@ -1,0 +1,40 @@
+"""debiaser: find and fix shortcut learning.
+
+Three pieces for your own loop (`GCELoss`, `gradient_norms`, `ScoreSampler`), the methods, and `debias` for a dataset.
+Names are loaded when first used, so that importing the package costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "GCELoss": "debiaser.learn.losses",
+    "gradient_norms": "debiaser.learn.scores",
+    "ScoreSampler": "debiaser.learn.sampling",
+    "Recipe": "debiaser.learn.recipe",
+    "PGD": "debiaser.methods",
+    "Vanilla": "debiaser.methods",
+    "debias": "debiaser.methods.debias",
+}
+
+__all__ = ["PGD", "GCELoss", "Recipe", "ScoreSampler", "Vanilla", "__version__", "debias", "gradient_norms"]
+
+if TYPE_CHECKING:
+    from debiaser.learn.losses import GCELoss
+    from debiaser.learn.recipe import Recipe
+    from debiaser.learn.sampling import ScoreSampler
+    from debiaser.learn.scores import gradient_norms
+    from debiaser.methods import PGD, Vanilla
+    from debiaser.methods.debias import debias
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'debiaser' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The paper as software: settings, runs, the store of results, metrics, published numbers."""

@@ -1,0 +1,185 @@
+"""From a spec to a result: load, train, judge, keep."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+from torch import nn
+
+from debiaser.bench import metrics, results
+from debiaser.bench.samples import Vector, test_pictures, train_pictures
+from debiaser.bench.settings import SETTINGS
+from debiaser.bench.spec import Spec
+from debiaser.data import DATASETS, Benchmark
+from debiaser.files import make_folder, write_arrays, write_json
+from debiaser.learn.checkpoint import Checkpoints, write_tensors
+from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.nets import new_net
+from debiaser.learn.outputs import predict
+from debiaser.methods.task import Journal, Task
+
+log = logging.getLogger("debiaser")
+EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, its result, and whether it was there already."""
+
+    folder: Path
+    result: results.Result
+    resumed: bool
+
+
+def run(
+    spec: Spec,
+    out: Path,
+    data: Path | None = None,
+    device: str = "cpu",
+    listener: Listener | None = None,
+    fresh: bool = False,
+) -> Run:
+    """The finished run of this spec: found in the store, resumed, or made."""
+    folder = out / spec.key
+    with ours_alone(folder):
+        done = None if fresh else results.read_result(folder)
+        if done is not None:
+            return Run(folder, done, resumed=True)
+        if fresh:
+            shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+            (folder / "result.json").unlink(missing_ok=True)
+        checkpoints = Checkpoints(out / "stages", fresh=fresh)
+        return Run(folder, make(spec, folder, data, device, listener or Silence(), checkpoints), resumed=False)
+
+
+@contextmanager
+def ours_alone(folder: Path) -> Iterator[None]:
+    """The run's folder, locked: a second process on the same run says so and waits."""
+    make_folder(folder)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.warning("another process is working on %s; waiting for it to end", folder)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def make(
+    spec: Spec, folder: Path, data: Path | None, device: str, listener: Listener, checkpoints: Checkpoints
+) -> results.Result:
+    """Train and judge; everything that is kept lands in the folder, `result.json` last."""
+    method = spec.new_method()
+    benchmark = load(spec, data)
+    classes = len(benchmark.classes)
+    task = Task(
+        train=benchmark.train,
+        make_model=lambda seed: new_net(spec.net, classes, seed),
+        recipe=spec.recipe,
+        seed=spec.seed,
+        valid=benchmark.valid,
+        augment=SETTINGS[spec.dataset].augment,
+        device=device,
+        identity=spec.data_identity,
+        checkpoints=checkpoints,
+        watch=lambda model: watch(model, benchmark, device),
+        listener=Progress(folder, listener),
+    )
+    model = method.fit(task)
+    found = judge(spec, benchmark, model, task.journal, device, folder)
+    write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
+    results.write_history(folder / "history.csv", task.journal.history)
+    result = results.new_result(spec, **found, environment=results.environment(device))
+    write_json(folder / "result.json", result)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    checkpoints.remove(task.journal.stages[-1])  # its model is in the run's folder; earlier stages may serve other runs
+    return result
+
+
+def load(spec: Spec, data: Path | None) -> Benchmark:
+    """The benchmark of this spec."""
+    return DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
+
+
+class Progress:
+    """Tells the listener how far it is, and notes it in `checkpoint/` for anyone who looks into the folder."""
+
+    def __init__(self, folder: Path, listener: Listener) -> None:
+        self.path, self.listener, self.stage, self.done, self.steps = folder / "checkpoint", listener, "", 0, 0
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        self.stage, self.steps, self.done = stage, steps, done
+        self.listener.begin(stage, steps, done)
+        write_json(self.path / "progress.json", {"stage": stage, "steps": steps})
+
+    def step(self) -> None:
+        self.done += 1
+        self.listener.step()
+
+    def end(self, stage: str, row: Row | None) -> None:
+        self.listener.end(stage, row)
+
+
+def watch(model: nn.Module, benchmark: Benchmark, device: str) -> Row:
+    """What the history shows of an epoch; no method sees it."""
+    valid = predict(model, benchmark.valid.batches(EVALUATION_BATCH), device)
+    test = predict(model, benchmark.test.batches(EVALUATION_BATCH), device)
+    return {
+        **metrics.validation(valid, benchmark.valid.y),
+        **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
+    }
+
+
+def judge(
+    spec: Spec, benchmark: Benchmark, model: nn.Module, journal: Journal, device: str, folder: Path
+) -> results.Result:
+    """Metrics, times and counts; writes the vectors and the pictures that the page draws."""
+    train, truth = benchmark.train, benchmark.truth["train"]
+    conflicting = truth.conflicting(train.y).numpy()
+    score = journal.vectors.get("score")
+    n = len(train)
+    vectors: dict[str, Vector] = {
+        "score": np.full(n, np.nan) if score is None else score.astype(np.float64),
+        "probability": np.full(n, 1 / n) if score is None else score / score.sum(dtype=np.float64),
+        "label": train.y.numpy(),
+        "conflicting": conflicting,
+        "flipped": truth.flipped(train.y).numpy().astype(np.int8),
+        **{name: vector for name, vector in journal.vectors.items() if name != "score"},
+    }
+    write_arrays(folder / "vectors.npz", **vectors)
+    test = predict(model, benchmark.test.batches(EVALUATION_BATCH), device)
+    valid = predict(model, benchmark.valid.batches(EVALUATION_BATCH), device)
+    write_arrays(
+        folder / "samples.npz",
+        **train_pictures(train, vectors, truth.bias[:, 0].numpy()),
+        **test_pictures(benchmark, test.softmax(1).numpy(), spec.data_seed),
+    )
+    found = {
+        **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
+        "valid": metrics.validation(valid, benchmark.valid.y)["valid_accuracy"],
+        **({} if score is None else metrics.detection(vectors["score"], conflicting)),
+    }
+    return {
+        "metrics": found,
+        "seconds": journal.seconds,
+        "samples_seen": sum(row["seen"] for row in journal.history),
+        "rows": {
+            "train": n,
+            "valid": len(benchmark.valid),
+            "test": len(benchmark.test),
+            "conflicting": None if (conflicting < 0).any() else int(conflicting.sum()),
+            "flipped": int(vectors["flipped"].sum()),
+        },
+        "classes": list(benchmark.classes),
+        "bias_name": " and ".join(benchmark.attributes),
+        "notes": list(benchmark.notes),
+        "published": None,
+    }

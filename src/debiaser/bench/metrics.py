@@ -1,0 +1,73 @@
+"""How good a model and a detector are; the only reader of bias labels."""
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.data.split import Truth
+from debiaser.learn.sampling import effective_sample_size
+
+Metrics = dict[str, float | None]
+
+
+def percent(right: Tensor) -> float | None:
+    """The share that is right, in percent; None where there is nothing to judge."""
+    return float(right.double().mean()) * 100 if len(right) else None
+
+
+def accuracies(logits: Tensor, y: Tensor, truth: Truth) -> Metrics:
+    """unbiased: over all rows; aligned and conflicting: rows that follow and go against the shortcut; worst_group.
+
+    A group is a pair of target and bias value (with several attributes: the worst over each of them).
+    """
+    right = logits.argmax(1) == y
+    kind = truth.conflicting(y)
+    return {
+        "unbiased": percent(right),
+        "aligned": percent(right[kind == 0]),
+        "conflicting": percent(right[kind == 1]),
+        "worst_group": worst_group(right, truth),
+    }
+
+
+def worst_group(right: Tensor, truth: Truth) -> float | None:
+    """The lowest accuracy over the groups (target, bias value) that have rows, in percent."""
+    worst = []
+    for attribute in truth.bias.T:
+        known = attribute >= 0
+        if not known.any():
+            continue
+        values = int(attribute.max()) + 1
+        group = (truth.target * values + attribute)[known].numpy()
+        counts = np.bincount(group)
+        correct = np.bincount(group, weights=right[known].numpy().astype(float))
+        worst.append(float((correct[counts > 0] / counts[counts > 0]).min()) * 100)
+    return min(worst, default=None)
+
+
+def validation(logits: Tensor, y: Tensor) -> Metrics:
+    """Loss and accuracy on the (biased) validation rows: all that a choice may rest on."""
+    return {"valid_loss": float(F.cross_entropy(logits, y)), "valid_accuracy": percent(logits.argmax(1) == y)}
+
+
+def detection(score: NDArray[np.float64], conflicting: NDArray[np.int8]) -> Metrics:
+    """How well scores find the conflicting rows, what share of the sampling mass these get, and how even it is.
+
+    auroc and average_precision from 0 to 1; both None where no row is known to conflict, or all are.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    known, shares = conflicting >= 0, score / score.sum()
+    found: Metrics = {
+        "score_auroc": None,
+        "score_average_precision": None,
+        "score_conflicting_mass": None,
+        "score_effective_sample_size": effective_sample_size(shares),
+    }
+    truth = conflicting[known] == 1
+    if truth.any() and not truth.all():
+        found["score_auroc"] = float(roc_auc_score(truth, score[known]))
+        found["score_average_precision"] = float(average_precision_score(truth, score[known]))
+        found["score_conflicting_mass"] = float(shares[known][truth].sum())
+    return found

@@ -1,0 +1,99 @@
+"""The store: one folder per finished run; `result.json` is written last, so its presence means done."""
+
+import csv
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from debiaser import __version__
+from debiaser.bench.spec import PROTOCOL, Spec
+from debiaser.files import write_text
+
+Result = dict[str, Any]
+HISTORY = (
+    *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
+    *("unbiased", "aligned", "conflicting", "worst_group", "seconds"),
+)
+
+
+def read_result(run_dir: Path) -> Result | None:
+    """The result of a finished run; None where there is none, or none that this version understands."""
+    try:
+        result: Result = json.loads((run_dir / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return result if isinstance(result, dict) and result.get("protocol") == PROTOCOL else None
+
+
+def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
+    """One line per epoch; `seen` counts the samples of all stages so far."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, HISTORY, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    seen = 0
+    for row in history:
+        seen += row["seen"]
+        writer.writerow({**row, "seen": seen})
+    write_text(path, stream.getvalue())
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What a result depends on besides its spec."""
+    return {
+        "debiaser": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "commit": commit(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "world_size": 1,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package runs from, with a plus sign if it was changed since; else None."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603, S607
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "--error-unmatch", str(Path(__file__))):
+            return None
+        changed = git("status", "--porcelain", "--", str(here.parent))
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def summary(result: Result, run_dir: Path, resumed: bool) -> dict[str, Any]:
+    """What `train --json` prints."""
+    names = ("dataset", "method", "rho", "seed", "recipe", "metrics", "seconds", "rows", "samples_seen", "published")
+    return {**{name: result[name] for name in names}, "run_dir": str(run_dir), "resumed": resumed}
+
+
+def new_result(spec: Spec, **found: Any) -> Result:
+    """The result of a run: its identity and what was found."""
+    return {
+        "protocol": PROTOCOL,
+        "key": spec.key,
+        "spec": spec.plain(),
+        "dataset": spec.dataset,
+        "method": spec.method,
+        "rho": spec.rho,
+        "seed": spec.seed,
+        "recipe": spec.recipe.name,
+        **found,
+    }

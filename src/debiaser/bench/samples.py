@@ -1,0 +1,59 @@
+"""The pictures that a run keeps for its page."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from debiaser.data import Benchmark, Split
+from debiaser.randomness import numpy_stream
+
+Vector: TypeAlias = NDArray[Any]
+PER_CLASS = 8  # highest- and lowest-scored pictures kept per class
+
+
+def as_pictures(split: Split, rows: Vector) -> NDArray[np.uint8]:
+    """(m, h, w, 3) the inputs of these rows as 8-bit pictures."""
+    x = split.read(torch.from_numpy(rows)) if len(rows) else torch.zeros(0, 3, 1, 1)
+    return (x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+def train_pictures(train: Split, vectors: dict[str, Vector], bias: Vector) -> dict[str, Vector]:
+    """The highest- and lowest-scored rows of each class."""
+    score, label = vectors["score"], vectors["label"]
+    rows = np.zeros(0, dtype=np.int64)
+    if not np.isnan(score).any():
+        order = np.argsort(-score, kind="stable")
+        ranked = [order[label[order] == number] for number in range(len(train.classes))]
+        rows = np.concatenate([np.unique(np.r_[each[:PER_CLASS], each[-PER_CLASS:]]) for each in ranked])
+    return {
+        "train_images": as_pictures(train, rows),
+        "train_rows": rows,
+        "train_labels": label[rows],
+        "train_scores": score[rows],
+        "train_conflicting": vectors["conflicting"][rows],
+        "train_bias": bias[rows],
+    }
+
+
+def test_pictures(benchmark: Benchmark, probabilities: Vector, data_seed: int) -> dict[str, Vector]:
+    """For each class two test pictures that go against the shortcut and one that follows; the same for every method."""
+    truth, y = benchmark.truth["test"], benchmark.test.y
+    kind = truth.conflicting(y).numpy()
+    shuffled = numpy_stream(data_seed, "shown test pictures").permutation(len(y))
+    label = y.numpy()[shuffled]
+    chosen = [
+        shuffled[(label == number) & (kind[shuffled] == wanted)][:count]
+        for number in range(len(benchmark.classes))
+        for wanted, count in ((1, 2), (0, 1), (-1, 3))
+    ]
+    rows = np.concatenate(chosen)
+    return {
+        "test_images": as_pictures(benchmark.test, rows),
+        "test_rows": rows,
+        "test_labels": y.numpy()[rows],
+        "test_bias": truth.bias[:, 0].numpy()[rows],
+        "test_conflicting": kind[rows],
+        "test_probabilities": probabilities[rows],
+    }

@@ -1,0 +1,158 @@
+"""The identity of a run: everything that decides its outcome, checked, and a key made of it."""
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from debiaser.bench.settings import SETTINGS
+from debiaser.data import DATASETS
+from debiaser.data.inject import check_share
+from debiaser.errors import Misuse, known
+from debiaser.learn.nets import NETS
+from debiaser.learn.recipe import Recipe
+from debiaser.methods import METHODS
+from debiaser.methods.task import Method
+
+PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run: dataset, method with all its fields, recipe, seeds."""
+
+    dataset: str
+    method: str
+    rho: float
+    recipe: Recipe
+    net: str
+    seed: int = 0
+    data_seed: int = 0
+    noise: float = 0.0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The spec as plain values, infinite numbers as words (JSON has none)."""
+        values = {**dataclasses.asdict(self), "protocol": PROTOCOL}
+        return {
+            **values,
+            "fields": {name: "inf" if value == float("inf") else value for name, value in self.fields.items()},
+        }
+
+    @property
+    def key(self) -> str:
+        """A readable name that ends in a digest of the whole spec."""
+        digest = hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode(), digest_size=5).hexdigest()
+        return f"{self.dataset}-{self.method}-rho{self.rho:g}-{self.recipe.name}-seed{self.seed}-{digest}"
+
+    @property
+    def data_identity(self) -> str:
+        """Everything that decides the training data and the network's shape, for the keys of shared stages."""
+        parts = [PROTOCOL, self.dataset, self.rho, self.noise, self.data_seed, dict(self.options), self.net]
+        return json.dumps(parts, sort_keys=True)
+
+    def new_method(self) -> Method:
+        """The method with these fields."""
+        method: Method = METHODS[self.method](**self.fields)
+        return method
+
+
+def new_spec(
+    dataset: str,
+    method: str,
+    rho: float | None = None,
+    recipe: str = "fast",
+    epochs: int | None = None,
+    seed: int = 0,
+    data_seed: int | None = None,
+    noise: float = 0.0,
+    net: str | None = None,
+    changes: Iterable[str] = (),
+    options: Iterable[str] = (),
+) -> Spec:
+    """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
+    if dataset not in DATASETS:
+        raise known("dataset", dataset, DATASETS)
+    if method not in METHODS:
+        raise known("method", method, METHODS)
+    setting = SETTINGS[dataset]
+    if recipe not in setting.recipes:
+        raise known("recipe", recipe, setting.recipes)
+    if net is not None and net not in NETS:
+        raise known("network", net, NETS)
+    for name, number in (("seed", seed), ("data-seed", data_seed)):
+        if number is not None and number < 0:
+            raise Misuse(f"{name} must not be negative, got {number}")
+    if epochs is not None and epochs < 1:
+        raise Misuse(f"epochs must be at least 1, got {epochs}")
+    chosen = setting.recipes[recipe]
+    fields = {**setting.methods.get(method, {}), **parse_fields(METHODS[method], changes)}
+    return Spec(
+        dataset=dataset,
+        method=method,
+        rho=check_share("rho", setting.rho if rho is None else rho),
+        recipe=chosen if epochs is None else chosen.with_epochs(epochs),
+        net=net or setting.net,
+        seed=seed,
+        data_seed=seed if data_seed is None else data_seed,
+        noise=check_share("noise", noise, closed=True),
+        fields=dataclasses.asdict(METHODS[method](**fields)),
+        options=parse_options(dataset, options),
+    )
+
+
+def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as values of the dataclass's fields, checked against names and types."""
+    hints = typing.get_type_hints(cls)
+    names = [each.name for each in dataclasses.fields(cls)]
+    values = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise Misuse(f"'{change}' is not key=value; known keys: {', '.join(names)}")
+        if name not in names:
+            raise known("field", name, names)
+        values[name] = parse_value(name, text, hints[name])
+    return values
+
+
+def parse_value(name: str, text: str, kind: Any) -> Any:
+    """The text as a value of this type."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        if text.lower() == "none":
+            return None
+        kind = next(each for each in typing.get_args(kind) if each is not type(None))
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise Misuse(f"{name} is true or false, got '{text}'")
+        return text.lower() == "true"
+    try:
+        value = kind(text)
+    except ValueError:
+        raise Misuse(f"{name} must be a{'n' if kind is int else ''} {kind.__name__}, got '{text}'") from None
+    if value != value:
+        raise Misuse(f"{name} must be a number, got '{text}'")
+    return value
+
+
+def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as keyword arguments of the dataset's loader."""
+    load = DATASETS[dataset].load
+    own = {name: kind for name, kind in typing.get_type_hints(load).items() if name not in COMMON_OPTIONS}
+    values = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise Misuse(f"'{option}' is not key=value; known keys: {', '.join(own) or 'none'}")
+        if name not in own:
+            raise known(f"option of {dataset}", name, own or ["none"])
+        values[name] = parse_value(name, text, own[name])
+    return values
+
+
+COMMON_OPTIONS = ("root", "rho", "data_seed", "noise", "return")

@@ -1,0 +1,68 @@
+"""The command line; the only part that prints."""
+
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import typer
+
+from debiaser.cli import data as _data  # noqa: F401
+from debiaser.cli import runs as _runs  # noqa: F401
+from debiaser.cli.app import app
+from debiaser.cli.usage import ClickError, one_line
+from debiaser.errors import Problem
+
+INTERRUPTED = 130
+OUR_MISTAKE = 70
+
+
+def main() -> None:
+    """Run the command; every way to end has its exit code and, if it is a mistake, its one line."""
+    logging.basicConfig(format="debiaser: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted; what was done is kept, and the same command goes on from there")
+        code = INTERRUPTED
+    except ClickError as error:
+        complain(one_line(error))
+        code = error.exit_code
+    except Problem as error:
+        complain(str(error))
+        code = error.exit_code
+        if debug:
+            traceback.print_exc()
+    except BrokenPipeError:  # the reader of our output has gone: nothing to tell anyone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        code = OUR_MISTAKE
+        complain(f"a mistake of ours: {type(error).__name__}: {error}; please send us {crash_report()}")
+        if debug:
+            traceback.print_exc()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def complain(line: str) -> None:
+    """One line on standard error."""
+    print(f"debiaser: {' '.join(line.split())}", file=sys.stderr)
+
+
+def crash_report() -> Path:
+    """A file with the traceback, the command and the versions."""
+    import platform
+
+    from debiaser import __version__
+
+    handle, name = tempfile.mkstemp(prefix="debiaser-crash-", suffix=".txt")
+    with os.fdopen(handle, "w") as stream:
+        stream.write(f"debiaser {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
+        stream.write(f"command: {sys.argv}\n\n{traceback.format_exc()}")
+    return Path(name)
+
+
+__all__ = ["app", "main"]

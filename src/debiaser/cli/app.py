@@ -1,0 +1,48 @@
+"""The application that commands register with, and the options that they share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from debiaser import __version__
+
+app = typer.Typer(
+    name="debiaser",
+    help="Find and fix shortcut learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        typer.echo(f"debiaser {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Find and fix shortcut learning: try `debiaser demo`."""
+
+
+Rho = Annotated[float | None, typer.Option(help="Share of training rows that go against the shortcut, in (0, 1).")]
+Noise = Annotated[float, typer.Option(help="Share of training labels flipped at random.")]
+RecipeName = Annotated[str, typer.Option("--recipe", help="fast or paper.")]
+Epochs = Annotated[int | None, typer.Option(help="Epochs per stage instead of the recipe's.")]
+Seed = Annotated[int, typer.Option(help="Seed of the training.")]
+DataSeed = Annotated[int | None, typer.Option(help="Seed of the data; by default the seed.")]
+Data = Annotated[Path | None, typer.Option(help="Folder with raw data sets; else DEBIASER_DATA, else the user cache.")]
+Out = Annotated[Path, typer.Option(help="Folder for runs.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Begin anew: use nothing that earlier runs left.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

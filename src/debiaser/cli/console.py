@@ -1,0 +1,130 @@
+"""Progress with time left: bars in a terminal, plain lines elsewhere; tables."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from debiaser.learn.engine import Row, Silence
+
+EVERY = 15.0  # seconds between plain progress lines
+
+
+class Reporter(Protocol):
+    """A training listener that can be told which run is next, and closed."""
+
+    def announce(self, what: str) -> None:
+        """What the next stages belong to."""
+        ...
+
+    def close(self) -> None:
+        """No more is to come."""
+        ...
+
+    def begin(self, stage: str, steps: int, done: int) -> None: ...
+    def step(self) -> None: ...
+    def end(self, stage: str, row: Row | None) -> None: ...
+
+
+class Quietly(Silence):
+    """Says nothing."""
+
+    def announce(self, what: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Bars:
+    """One bar per stage, with elapsed time and time left."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+        self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+        self.progress.start()
+        self.what, self.current = "", TaskID(0)
+
+    def announce(self, what: str) -> None:
+        self.what = what
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        self.current = self.progress.add_task(label(self.what, stage), total=steps, completed=done)
+
+    def step(self) -> None:
+        self.progress.advance(self.current)
+
+    def end(self, stage: str, row: Row | None) -> None:  # noqa: ARG002
+        self.progress.refresh()
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class Lines:
+    """A line when a stage begins, every few seconds, and when it ends."""
+
+    def __init__(self) -> None:
+        self.what, self.stage, self.steps, self.done, self.started, self.said = "", "", 0, 0, 0.0, 0.0
+        self.first = 0
+
+    def announce(self, what: str) -> None:
+        self.what = what
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        self.stage, self.steps, self.done, self.first = stage, steps, done, done
+        self.started = self.said = time.monotonic()
+        resumed = f", resumed at {done:,} of {steps:,}" if done else ""
+        say(f"{label(self.what, stage)}: {steps - done:,} steps{resumed}")
+
+    def step(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.said >= EVERY and self.done < self.steps:
+            self.said = now
+            left = (now - self.started) / (self.done - self.first) * (self.steps - self.done)
+            say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, about {duration(left)} left")
+
+    def end(self, stage: str, row: Row | None) -> None:  # noqa: ARG002
+        say(f"{label(self.what, stage)}: done in {duration(time.monotonic() - self.started)}")
+
+    def close(self) -> None:
+        pass
+
+
+def label(what: str, stage: str) -> str:
+    """How a stage is called on the screen."""
+    return f"{what} · {stage}" if what and what != stage else stage
+
+
+def reporter(quiet: bool) -> Reporter:
+    """The listener that fits where standard error goes."""
+    return Quietly() if quiet else Bars() if sys.stderr.isatty() else Lines()
+
+
+def say(line: str) -> None:
+    """A line for people, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """3 s, 2 min 5 s, 1 h 3 min."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool) -> None:
+    """A table: the first column to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if not number else "right", no_wrap=not number)
+    for row in rows:
+        table.add_row(*row)
+    Console(stderr=to_stderr, width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,0 +1,155 @@
+"""demo, train, report: making runs and showing them."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from debiaser.cli import app as options
+from debiaser.cli.app import app
+from debiaser.errors import Misuse, known
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def pick_device(name: str) -> str:
+    """The device to use; asking for one that is not there is a mistake."""
+    import torch
+
+    if name not in DEVICES:
+        raise known("device", name, DEVICES)
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next(each for each in ("cuda", "mps", "cpu") if there[each])
+    if not there[name]:
+        raise Misuse(f"this machine has no {name} device; here: {', '.join(each for each in there if there[each])}")
+    return name
+
+
+@app.command()
+def demo(
+    rho: options.Rho = 0.05,
+    seed: options.Seed = 0,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from --seed on.")] = 1,
+    epochs: options.Epochs = None,
+    out: options.Out = Path("debiaser-demo"),
+    device: options.Device = "auto",
+    fresh: options.Fresh = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """The main job on embedded data: vanilla beside PGD, a table, and one HTML page. No network."""
+    from debiaser.bench.spec import new_spec
+    from debiaser.report.page import write_page
+
+    if seeds < 1:
+        raise Misuse(f"seeds must be at least 1, got {seeds}")
+    specs = [
+        new_spec("digits", method, rho=rho, epochs=epochs, seed=each)
+        for each in range(seed, seed + seeds)
+        for method in ("vanilla", "pgd")
+    ]
+    runs = make_runs(specs, out, None, device, quiet, fresh)
+    page = write_page([run.folder for run in runs], out / "report.html", title="debiaser demo: coloured digits")
+    show_results([run.result for run in runs], to_stderr=as_json)
+    if as_json:
+        print_json({"dataset": "digits", "rho": rho, "runs": [summarise(run) for run in runs], "page": str(page)})
+    else:
+        typer.echo(f"The page: {page.resolve()}")
+
+
+@app.command()
+def train(
+    dataset: Annotated[str, typer.Argument(help="A benchmark; see `debiaser data list`.")],
+    method: Annotated[str, typer.Option(help="pgd, vanilla, ...")],
+    rho: options.Rho = None,
+    noise: options.Noise = 0.0,
+    recipe: options.RecipeName = "fast",
+    epochs: options.Epochs = None,
+    seed: options.Seed = 0,
+    data_seed: options.DataSeed = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="key=value: a field of the method.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="key=value: an option of the dataset.")] = None,
+    net: Annotated[str | None, typer.Option(help="A network instead of the benchmark's.")] = None,
+    data: options.Data = None,
+    out: options.Out = Path("runs"),
+    device: options.Device = "auto",
+    fresh: options.Fresh = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """One run of a benchmark; found again if it is done, resumed if it was interrupted."""
+    from debiaser.bench.spec import new_spec
+
+    spec = new_spec(
+        dataset, method, rho, recipe, epochs, seed, data_seed, noise, net, changes=changes or (), options=option or ()
+    )
+    (run,) = make_runs([spec], out, data, device, quiet, fresh)
+    show_results([run.result], to_stderr=as_json)
+    if as_json:
+        print_json(summarise(run))
+    else:
+        typer.echo(f"{'Found' if run.resumed else 'Kept'} in {run.folder}")
+
+
+@app.command()
+def report(
+    runs_dir: Annotated[Path, typer.Argument(help="A folder with finished runs.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write; by default report.html in that folder.")] = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """One self-contained HTML page from finished runs."""
+    from debiaser.report.page import find_runs, write_page
+
+    runs = find_runs(runs_dir)
+    page = write_page(runs, out or runs_dir / "report.html")
+    if as_json:
+        print_json({"page": str(page), "runs": len(runs)})
+    else:
+        typer.echo(f"{len(runs)} runs; the page: {page.resolve()}")
+
+
+def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:
+    """The finished runs of these specs, with progress."""
+    from debiaser.bench.experiment import run
+    from debiaser.cli.console import reporter
+
+    device, listener = pick_device(device), reporter(quiet)
+    try:
+        done = []
+        for spec in specs:
+            listener.announce(f"{spec.method}, seed {spec.seed}" if len(specs) > 2 else spec.method)
+            done.append(run(spec, out, data, device, listener, fresh))
+        return done
+    finally:
+        listener.close()
+
+
+def summarise(run: Any) -> dict[str, Any]:
+    """What `--json` shows of a run."""
+    from debiaser.bench.results import summary
+
+    return summary(run.result, run.folder, run.resumed)
+
+
+def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
+    """The table of runs in the terminal."""
+    from debiaser.cli.console import show_table
+    from debiaser.report.tables import summary_rows, text_table
+
+    first = results[0]
+    conflicting = first["rows"]["conflicting"]
+    title = f"{first['dataset']}, rho {first['rho']:g}, recipe {first['recipe']}: accuracy in percent"
+    if conflicting is not None:
+        title += f"; {conflicting:,} of {first['rows']['train']:,} training rows go against the shortcut"
+    columns, rows = text_table(summary_rows(results))
+    show_table(title, columns, rows, to_stderr)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """One JSON object as the last line of standard output."""
+    print(json.dumps(content, allow_nan=False))

@@ -1,0 +1,214 @@
+"""Raw data sets as their authors published them: found, fetched where absent, checked by the digest of their content.
+
+A set is looked for in a given folder, else the one that DEBIASER_DATA names, and in the user's cache folder. What is
+checked is the content (SHA-256 of each part's bytes), so idx files, gzipped idx files and npz files all qualify. MNIST
+is hashed in 0.08 s, so nothing is remembered about earlier checks: a file that changed is always noticed.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from debiaser.data.catalogue import SETS, Found, Part, RawSet
+from debiaser.data.download import Progress, SourceError, obtain
+from debiaser.data.formats import Bytes, FormatError
+from debiaser.errors import Problem, known
+from debiaser.files import explain, make_folder, write_arrays
+
+__all__ = ["SETS", "Arrays", "Part", "RawSet", "Status", "cache", "digest", "fetch", "load", "roots", "status"]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Images `(n, ...)` and labels `(n,)` as unsigned bytes, in the file order of the original."""
+
+    x_train: Bytes
+    y_train: Bytes
+    x_test: Bytes
+    y_test: Bytes
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is here of a set: where, whether its content is right (else the problem), and its images per class."""
+
+    name: str
+    title: str
+    licence: str
+    path: Path | None = None
+    verified: bool = False
+    problem: str | None = None
+    counts: Mapping[str, list[int]] = field(default_factory=dict)
+
+
+def cache() -> Path:
+    """The user's own folder for raw data."""
+    return user_cache_path("debiaser", appauthor=False) / "data"
+
+
+def roots(root: Path | None) -> tuple[Path, ...]:
+    """The folders to look in, in this order: the given one, else the one DEBIASER_DATA names; then the cache."""
+    named = os.environ.get("DEBIASER_DATA")
+    first = root if root is not None else Path(named) if named else None
+    return (cache(),) if first is None else (first, cache())
+
+
+def digest(array: Bytes) -> str:
+    """SHA-256 of the bytes of an array in row order, 64 hex digits."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def load(name: str, root: Path | None = None, progress: Progress | None = None, fetch: bool = True) -> Arrays:
+    """The set, read from the first place that has it and checked; fetched first if it is nowhere, unless forbidden."""
+    raw = _known(name)
+    here = _search(raw, roots(root))
+    if here is not None:
+        return here[1]
+    if not fetch:
+        raise Problem(
+            f"{name} is not in {_places(root)}; get it with `debiaser data get {name}`, or {_by_hand(raw, root)}"
+        )
+    return _fetch(raw, root, progress)[1]
+
+
+def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
+    """Where the set now lies, checked: where it was found, or `<name>.npz` in the given folder or the cache."""
+    raw = _known(name)
+    found, _ = _search(raw, roots(root)) or _fetch(raw, root, progress)
+    return found.path
+
+
+def status(name: str, root: Path | None = None) -> Status:
+    """What is here of a set; nothing is fetched, and bad content is told, not raised."""
+    raw = _known(name)
+    try:
+        here = _search(raw, roots(root))
+    except Problem as problem:
+        return Status(name, raw.title, raw.licence, problem=str(problem))
+    if here is None:
+        return Status(name, raw.title, raw.licence)
+    labels = {"train": here[1].y_train, "test": here[1].y_test}
+    counts = {split: np.bincount(values).tolist() for split, values in labels.items()}
+    return Status(name, raw.title, raw.licence, here[0].path, verified=True, counts=counts)
+
+
+def _known(name: str) -> RawSet:
+    if name not in SETS:
+        raise known("raw data set", name, SETS)
+    return SETS[name]
+
+
+def _search(raw: RawSet, folders: Sequence[Path]) -> tuple[Found, Arrays] | None:
+    """The first complete copy below the folders, checked; a `Problem` if its content is wrong."""
+    for root in folders:
+        for folder in (root / raw.name, root):
+            try:
+                found = next(filter(None, (layout(raw.name, raw.parts, folder) for layout in raw.layouts)), None)
+                if found is None:
+                    continue
+                return found, _checked(raw, found)
+            except OSError as error:
+                raise Problem(f"cannot read {raw.name} in {folder}: {error.strerror}; check its permissions") from error
+            except FormatError as error:
+                # The MNIST family shares its file names: loose files in a folder may be another set's.
+                if folder == root and isinstance(error, ForeignError) and error.path.suffix != ".npz":
+                    continue
+                told = f"{error.path} {error.reason}"
+                raise Problem(f"{told}; delete it, and the next attempt fetches {raw.name} again") from error
+    return None
+
+
+class ForeignError(FormatError):
+    """A file whose content is that of another set."""
+
+
+def _checked(raw: RawSet, found: Found) -> Arrays:
+    arrays = found.read()
+    owners = {part.digest: (other.name, key) for other in SETS.values() for key, part in other.parts.items()}
+    for key, part in raw.parts.items():
+        actual = digest(arrays[key])
+        if actual != part.digest:
+            owner = owners.get(actual)
+            reason = f"has other content in {key}: SHA-256 {actual[:12]}, expected {part.digest[:12]}"
+            reason += f" (it is {owner[1]} of {owner[0]})" if owner else ""
+            raise (ForeignError if owner and owner[0] != raw.name else FormatError)(found.files[key], reason)
+    return Arrays(**arrays)
+
+
+def _fetch(raw: RawSet, root: Path | None, progress: Progress | None) -> tuple[Found, Arrays]:
+    """The set, fetched from the first source that answers and kept as one npz file; one process at a time."""
+    folder = _destination(root)
+    with _alone(folder, raw, progress):
+        here = _search(raw, (folder,))  # another process may have been quicker
+        if here is not None:
+            return here
+        staging = folder / f".{raw.name}.fetch"
+        path = folder / f"{raw.name}.npz"
+        try:
+            arrays = obtain(raw.sources, staging, lambda at: _accept(raw, at), raw.limit, raw.patience, progress)
+            write_arrays(path, **vars(arrays))
+        except SourceError as error:
+            if not any(file.is_file() and file.stat().st_size for file in staging.rglob("*")):
+                shutil.rmtree(staging, ignore_errors=True)  # else there is a part worth keeping
+            raise Problem(f"cannot fetch {raw.name}: {error}; try again later, or {_by_hand(raw, folder)}") from error
+        except Problem:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        shutil.rmtree(staging, ignore_errors=True)
+        return Found(dict.fromkeys(raw.parts, path), lambda: vars(arrays)), arrays
+
+
+def _accept(raw: RawSet, folder: Path) -> Arrays:
+    for layout in raw.layouts:
+        found = layout(raw.name, raw.parts, folder)
+        if found is not None:
+            return _checked(raw, found)
+    raise FormatError(folder, "does not hold all parts")
+
+
+def _destination(root: Path | None) -> Path:
+    if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK):
+        return root
+    return make_folder(cache())
+
+
+@contextmanager
+def _alone(folder: Path, raw: RawSet, progress: Progress | None) -> Iterator[None]:
+    lock = FileLock(folder / f".{raw.name}.lock")
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if progress:
+                progress(f"waiting for another process that fetches {raw.name}", 0, None)
+            lock.acquire(timeout=raw.patience.whole)
+    except Timeout as error:
+        raise Problem(f"another process has been fetching {raw.name} for too long; end it, then try again") from error
+    except OSError as error:
+        raise explain(error, folder) from error
+    except NotImplementedError as error:
+        raise Problem(f"{folder} cannot be locked (file system without locks); choose another folder") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.release()
+
+
+def _places(root: Path | None) -> str:
+    return " or ".join(str(folder) for folder in roots(root))
+
+
+def _by_hand(raw: RawSet, root: Path | None) -> str:
+    folder = root if root is not None else roots(root)[0]
+    stems = [f"{part.stem}.gz" for part in raw.parts.values() if part.stem]
+    files = f" or its files {', '.join(stems)}" if stems else ""
+    return f"put {raw.name}.npz (arrays {', '.join(raw.parts)}){files} into {folder / raw.name}"

@@ -1,0 +1,112 @@
+"""One self-contained page from finished runs: `write_page`, and `find_runs` to find them."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from debiaser.errors import Problem
+from debiaser.files import write_text
+from debiaser.report.evidence import Allowance, Shown
+from debiaser.report.runs import UNREADABLE, Found, Result, find_runs, read_details, read_result, why
+from debiaser.report.sections import section, table
+from debiaser.report.tables import Row, method_name, place_order, summary_rows
+
+__all__ = ["find_runs", "write_page"]
+
+HERE = Path(__file__).parent
+# Characters for figures and pictures together; with tables and text the page stays well under 3 MB.
+ROOM = 2_000_000
+
+
+def write_page(run_dirs: Sequence[Path], destination: Path, title: str | None = None) -> Path:
+    """Write the page of these runs and return where it is; what `find_runs` had to leave out is named at its end."""
+    results, said = _read(run_dirs)
+    left_out = run_dirs.left_out if isinstance(run_dirs, Found) else []
+    if not results:
+        reason = f" ({said[0].rstrip('.')})" if said else ""
+        raise Problem(f"no finished run to report on{reason}; run `debiaser demo` or `debiaser train` first")
+    sections = _sections(summary_rows(results))
+    write_text(destination, render(title or _title(results), sections, [*left_out, *said]))
+    return destination
+
+
+def _read(run_dirs: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """The results, each once, and a sentence for each folder that was left out."""
+    results: list[Result] = []
+    warnings: list[str] = []
+    keys: set[str] = set()
+    for folder in sorted({Path(one) for one in run_dirs}):
+        try:
+            result = read_result(folder)
+        except UNREADABLE as error:
+            warnings.append(f"{folder.name}: result.json was left out: {why(error)}.")
+            continue
+        if result.get("key") and str(result["key"]) in keys:
+            warnings.append(f"{folder.name}: left out, the same run is there twice.")
+            continue
+        keys.add(str(result.get("key")))
+        results.append(result)
+    return results, warnings
+
+
+def _sections(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    places = sorted({row["place"] for row in rows}, key=place_order)
+    allowance = Allowance(ROOM)
+    sections = []
+    for position, place in enumerate(places):
+        here = [row for row in rows if row["place"] == place]
+        shown = [Shown(row["label"], result, read_details(result["folder"])) for row, result in representatives(here)]
+        sections.append(section(here, shown, f"section{position}", allowance))
+    return sections
+
+
+def representatives(rows: Sequence[Row]) -> list[tuple[Row, Result]]:
+    """One run per method: the lowest seed that all methods have, else its own lowest; never the best one."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row["method"], row)
+    shared = set.intersection(*(set(row["seeds"]) for row in first.values()))
+    chosen = []
+    for row in first.values():
+        position = row["seeds"].index(min(shared)) if shared else 0
+        chosen.append((row, row["results"][position]))
+    return chosen
+
+
+def _title(results: Sequence[Result]) -> str:
+    datasets = sorted({str(result["dataset"]) for result in results})
+    methods = list(dict.fromkeys(row["method"] for row in summary_rows(results)))
+    names = " beside ".join(map(method_name, methods)) if len(methods) <= 3 else f"{len(methods)} methods"
+    listed = ", ".join(datasets) if len(datasets) <= 3 else f"{len(datasets)} datasets"
+    return f"{listed}: {names}"
+
+
+def render(title: str, sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
+    """The page as text."""
+    style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
+    # The script is allowed by its hash: text from the data can never become a second one.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = environment.get_template("page.html").render(
+        title=title,
+        sections=sections,
+        warnings=warnings,
+        policy=policy,
+        style=Markup(style),  # noqa: S704 (our own files)
+        script=Markup(script),  # noqa: S704
+        overview=overview(sections) if len(sections) > 1 else None,
+    )
+    return text.lstrip()
+
+
+def overview(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rows of all sections in one table."""
+    return table([row for part in sections for row in part["rows"]])

@@ -1,0 +1,206 @@
+"""Results into rows: the one place that averages over seeds, for the page and for the terminal alike."""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from debiaser.report.runs import Result, number
+
+Row = dict[str, Any]
+
+ACCURACIES = ("unbiased", "aligned", "conflicting", "worst_group")
+SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
+METHODS = {
+    "vanilla": "Vanilla",
+    "lff": "LfF",
+    "jtt": "JTT",
+    "disen": "Disen",
+    "eiil": "EIIL",
+    "cnc": "CNC",
+    "george": "GEORGE",
+    "bpa": "BPA",
+    "pgd": "PGD",
+}
+HEADINGS = {
+    "unbiased": "Unbiased",
+    "aligned": "Aligned",
+    "conflicting": "Conflicting",
+    "worst_group": "Worst group",
+}
+COLUMNS = ("Method", *HEADINGS.values(), "Seeds", "Samples seen", "Time")
+
+
+def method_name(method: str) -> str:
+    """The method as its paper writes it."""
+    return METHODS.get(method, method)
+
+
+def settings(result: Result) -> dict[str, Any]:
+    """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names."""
+    spec = result["spec"]
+    flat: dict[str, Any] = {"protocol": result["protocol"], "net": spec.get("net")}
+    for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
+        chosen = spec.get(name)
+        if isinstance(chosen, dict):
+            flat.update({f"{prefix}{key}": value for key, value in chosen.items()})
+    return flat
+
+
+def place(result: Result) -> tuple[str, float | None, float, str]:
+    """What two runs must share to be compared: dataset, rho, noise, recipe."""
+    noise = number(result["spec"].get("noise"))
+    return str(result["dataset"]), number(result.get("rho")), noise or 0.0, str(result.get("recipe") or "")
+
+
+def place_order(key: tuple[str, float | None, float, str]) -> tuple[Any, ...]:
+    """A sort key for places, in which an unknown rho comes last."""
+    dataset, rho, noise, recipe = key
+    return dataset, rho is None, rho or 0.0, noise, recipe
+
+
+def summary_rows(results: Sequence[Result]) -> list[Row]:
+    """One row per dataset, rho, noise, recipe, method and differing setting: mean and deviation over its seeds.
+
+    `row["unbiased"]` is the mean, `row["unbiased_std"]` the sample standard deviation (None with one seed).
+    """
+    families: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        families.setdefault((*place(result), str(result["method"])), []).append(result)
+    rows: list[Row] = []
+    for family in families.values():
+        names = _differing(family)
+        variants: dict[str, list[Result]] = {}
+        for result in family:
+            chosen = settings(result)
+            identity = json.dumps([chosen.get(name) for name in names], sort_keys=True, default=str)
+            variants.setdefault(identity, []).append(result)
+        rows.extend(_row(members, names) for members in variants.values())
+    return sorted(rows, key=_row_order)
+
+
+def _differing(family: Sequence[Result]) -> list[str]:
+    """The settings in which runs of one method are not all equal."""
+    flat = [settings(result) for result in family]
+    names = sorted({name for one in flat for name in one})
+    return [n for n in names if len({json.dumps(one.get(n), sort_keys=True, default=str) for one in flat}) > 1]
+
+
+def _row_order(row: Row) -> tuple[Any, ...]:
+    known = list(METHODS)
+    rank = known.index(row["method"]) if row["method"] in known else len(known)
+    return *place_order(row["place"]), rank, row["method"], row["label"]
+
+
+def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
+    members = sorted(_distinct(members), key=lambda result: (_seed(result), str(result.get("key", ""))))
+    first = members[0]
+    dataset, rho, noise, recipe = place(first)
+    differing = {name: settings(first).get(name) for name in names}
+    label = ", ".join([method_name(str(first["method"])), *(f"{k} {plain(v)}" for k, v in differing.items())])
+    row: Row = {
+        "place": place(first),
+        "dataset": dataset,
+        "rho": rho,
+        "noise": noise,
+        "recipe": recipe,
+        "method": str(first["method"]),
+        "differing": differing,
+        "label": label,
+        "seeds": [_seed(result) for result in members],
+        "results": list(members),
+        "published": first.get("published"),
+    }
+    readers: dict[str, Callable[[Result], Any]] = {
+        "samples_seen": lambda result: result.get("samples_seen"),
+        "seconds": lambda result: total_seconds(result),
+        **{name: _metric(name) for name in (*ACCURACIES, "valid", *SCORE_METRICS)},
+    }
+    for name, read in readers.items():
+        row[name], row[f"{name}_std"] = mean_and_deviation([read(result) for result in members])
+    return row
+
+
+def _metric(name: str) -> Callable[[Result], Any]:
+    return lambda result: result["metrics"].get(name)
+
+
+def _seed(result: Result) -> int:
+    seed = number(result.get("seed"))
+    return int(seed) if seed is not None else 0
+
+
+def _distinct(members: Sequence[Result]) -> list[Result]:
+    """Each run once: a copy of a run folder is no further seed."""
+    seen: dict[Any, Result] = {}
+    for position, result in enumerate(members):
+        seen.setdefault(result.get("key") or position, result)
+    return list(seen.values())
+
+
+def mean_and_deviation(values: Sequence[Any]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation of the numbers among `values`; None where there are too few."""
+    numbers = [value for value in map(number, values) if value is not None]
+    if not numbers:
+        return None, None
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def total_seconds(result: Result) -> float | None:
+    """The time of all stages together."""
+    times = [value for value in map(number, result["seconds"].values()) if value is not None]
+    return sum(times) if times else None
+
+
+def plain(value: Any) -> str:
+    """A setting as a person would write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
+
+
+def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
+    """`71.2 ± 1.3`, `71.2` with one seed, a dash when unknown."""
+    if mean is None:
+        return "–"
+    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def share(fraction: float | None) -> str:
+    """0.005 as `0.5%`."""
+    return "unknown" if fraction is None else f"{fraction * 100:.3g}%"
+
+
+def count(value: float | None) -> str:
+    """A whole number with commas."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`6.6 s`, `3 min 20 s` or `2 h 05 min`."""
+    if seconds is None:
+        return "–"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def published(row: Row) -> str:
+    """The number the paper prints for this cell, or nothing."""
+    printed = row["published"] or {}
+    mean = number(printed.get("mean"))
+    return "" if mean is None else spread(mean, number(printed.get("std")), 2)
+
+
+def text_cells(row: Row) -> list[str]:
+    """The row as text for a terminal, one cell per name of COLUMNS."""
+    return [
+        row["label"],
+        *(spread(row[name], row[f"{name}_std"]) for name in ACCURACIES),
+        count(len(row["seeds"])),
+        count(row["samples_seen"]),
+        duration(row["seconds"]),
+    ]

@@ -1,0 +1,323 @@
+"""The rules of the house, read from the source itself: layers, printing, safety, docstrings, versions."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "debiaser"
+
+# Who may import whom, one direction. `__init__` is the public API; a new room needs a line here.
+BASE = {"errors", "files", "randomness"}
+LEARN = BASE | {"data", "learn"}
+BENCH = LEARN | {"methods", "theory", "report"}
+LAYERS = {
+    "errors": set(),
+    "files": {"errors"},
+    "randomness": {"errors"},
+    "data": BASE,
+    "learn": BASE | {"data"},
+    "methods": LEARN,
+    "theory": LEARN,
+    "integrations": LEARN | {"methods"},
+    "report": {"errors", "files"},
+    "bench": BENCH,
+    "auditing": BENCH,
+}
+EVERYTHING = set(LAYERS)
+LAYERS |= {"__init__": EVERYTHING, "cli": EVERYTHING | {"__init__"}, "__main__": {"cli"}}
+
+Findings = Iterator[tuple[int, str]]
+
+
+# --- rules: a parsed file and its room in, (line, message) out ------------------------------------------------------
+
+
+def imports(tree: ast.Module, package: str = "debiaser") -> Iterator[tuple[int, str]]:
+    """Every imported name in full, whether at the top, inside a function or through `import_module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
+            yield from (
+                (node.lineno, a.value) for a in node.args if isinstance(a, ast.Constant) and "." in str(a.value)
+            )
+
+
+def called(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    """Every call with the full name of what is called: `np.load(...)` is `numpy.load`."""
+    full = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            full |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            full |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            first, dot, rest = ast.unparse(node.func).partition(".")
+            yield node, full.get(first, first) + dot + rest
+
+
+def layers(tree: ast.Module, room: str, package: str = "debiaser") -> Findings:
+    if room not in LAYERS:
+        yield 1, f"room '{room}' has no layer yet: give it a line in LAYERS"
+        return
+    for line, name in imports(tree, package):
+        parts = name.split(".")
+        if parts[0] == "debiaser" and name != "debiaser.__version__":
+            other = parts[1] if len(parts) > 1 and parts[1] in LAYERS else "__init__"
+            if other != room and other not in LAYERS[room]:
+                yield line, f"{room} may not import {name}"
+        if room == "report" and parts[0] == "torch":
+            yield line, "report may not import torch"
+
+
+def printing(tree: ast.Module, room: str) -> Findings:
+    if room == "cli":
+        return
+    for line, name in imports(tree):
+        if name.split(".")[0] in {"rich", "typer"} or name in {"sys.stdout", "sys.stderr"}:
+            yield line, f"only cli prints: import of {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"sys.stdout", "sys.stderr"}:
+            yield node.lineno, f"only cli prints: {ast.unparse(node)}"
+    yield from ((call.lineno, "only cli prints: print()") for call, name in called(tree) if name == "print")
+
+
+PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+UNSAFE = {"eval", "exec", "os.system", "os.popen", "torch.save", "pandas.read_pickle", "builtins.eval", "builtins.exec"}
+
+
+def safety(tree: ast.Module, _room: str) -> Findings:
+    for line, name in imports(tree):
+        if name.split(".")[0] in PICKLES:
+            yield line, f"no pickle: import of {name}"
+    for call, name in called(tree):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if name in UNSAFE:
+            yield call.lineno, f"no {name}()"
+        if name == "torch.load" and given.get("weights_only") != "True":
+            yield call.lineno, "torch.load needs weights_only=True"
+        if given.get("shell", "False") != "False" or name.startswith("subprocess.get"):
+            yield call.lineno, "no shell"
+        if given.get("allow_pickle", "False") != "False":
+            yield call.lineno, "no pickle: allow_pickle"
+
+
+def docstrings(tree: ast.Module, _room: str) -> Findings:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            overload = any(ast.unparse(d).split(".")[-1] == "overload" for d in node.decorator_list)
+            if not overload and not ast.get_docstring(node):
+                yield node.lineno, f"{node.name} has no docstring"
+
+
+def torchvision(tree: ast.Module, _room: str) -> Findings:
+    yield from ((line, f"import of {name}") for line, name in imports(tree) if name.split(".")[0] == "torchvision")
+
+
+# Put together from halves, so that this file keeps its own rule.
+FOLDERS = "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "opt/py" + "pi", "opt/wh" + "eels"])
+MACHINE = re.compile(rf"(?<![\w.~$}}-])/(?:{FOLDERS})/")
+REGISTRY = re.compile(
+    r"(?:index|extra|find|trusted)[-_](?:url|links|host)[\s=:\"']+(?:\w+://)?([\w-]+(?:\.[\w-]+)+)", re.I
+)
+PUBLIC = {"pypi.org", "download.pytorch.org"}
+
+
+def machine_facts(text: str) -> Findings:
+    for number, line in enumerate(text.splitlines(), 1):
+        if MACHINE.search(line):
+            yield number, "path of one machine"
+        yield from ((number, f"registry host {host}") for host in REGISTRY.findall(line) if host not in PUBLIC)
+
+
+# --- the house keeps them -------------------------------------------------------------------------------------------
+
+
+def sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).parts if path.is_relative_to(SOURCE) else (path.stem,)
+    return parts[0].removesuffix(".py")
+
+
+def broken(rule, *folders: str) -> str:
+    """What a rule finds in whole folders, a line each, as `file:line: message`."""
+    found = []
+    for path in sources(*folders):
+        tree, relative = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT)
+        package = [".".join(relative.parent.parts[1:])] if rule is layers else []
+        found += [f"{relative}:{line}: {message}" for line, message in rule(tree, room_of(path), *package)]
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "folders"),
+    [
+        (layers, ["src"]),
+        (printing, ["src"]),
+        (safety, ["src", "examples", "benchmarks"]),
+        (docstrings, ["src"]),
+        (torchvision, ["src", "tests", "examples", "benchmarks"]),
+    ],
+    ids=["layers", "printing", "safety", "docstrings", "torchvision"],
+)
+def test_rule_is_kept(rule, folders):
+    assert sources("src"), "no source found"
+    assert not (found := broken(rule, *folders)), found
+
+
+def test_no_machine_in_tracked_files():
+    listing = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"not run, no git checkout here: {done.stderr.strip()}")
+    found = []
+    for name in filter(None, done.stdout.split("\0")):
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # a picture, a file deleted but not yet committed, a link to a folder
+        found += [f"{name}:{line}: {message}" for line, message in machine_facts(text)]
+    assert not found, "\n".join(found)
+
+
+PAPERS = [
+    "README.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "SECURITY.md",
+    "src/debiaser/py.typed",
+]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_papers_are_there(name):
+    assert (ROOT / name).is_file(), f"{name} is missing"
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_versions_agree():
+    patterns = {
+        "CITATION.cff": r'^version: "?([^\s"]+)',
+        "src/debiaser/__init__.py": r'^__version__(?:: \w+)? = "([^"]+)"',
+    }
+    for name, pattern in patterns.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        match = re.search(pattern, text, re.M)
+        assert match, f"{name}:1: no line with the version"
+        line = text.count("\n", 0, match.start(1)) + 1
+        assert match[1] == (wanted := project()["version"]), (
+            f"{name}:{line}: {match[1]}, but pyproject.toml says {wanted}"
+        )
+
+
+def test_constraints_pin_every_requirement():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    ranges = [
+        *project()["dependencies"],
+        *(text for extra in project()["optional-dependencies"].values() for text in extra),
+    ]
+    found = [
+        f"constraints.txt:{n}: torchvision stays out"
+        for n, line in enumerate(lines, 1)
+        if line.startswith("torchvision")
+    ]
+    for requirement in map(Requirement, ranges):
+        name, allowed = canonicalize_name(requirement.name), requirement.specifier
+        if name == "torchvision" or ("lightning" in name and list(allowed.filter(["2.6.2", "2.6.3"]))):
+            found.append(f"pyproject.toml: {requirement}: breaks transformers, or lets malicious uploads in")
+        if name != "debiaser" and pins.get(name, "none") not in allowed:
+            found.append(f"constraints.txt: {name}=={pins.get(name)}, but pyproject.toml asks for {requirement}")
+    assert not found, "\n".join(found)
+
+
+# --- each rule can fail ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "room", "code"),
+    [
+        (layers, "data", "from debiaser.learn import losses"),
+        (layers, "data", "from debiaser import methods"),
+        (layers, "data", "from debiaser import PGD"),
+        (layers, "learn", "def f():\n    import debiaser.bench.metrics"),
+        (layers, "methods", "from ..theory import fisher"),
+        (layers, "bench", "import importlib\nimportlib.import_module('debiaser.auditing')"),
+        (layers, "report", "import torch.nn"),
+        (layers, "report", "from debiaser.data.split import Split"),
+        (layers, "__init__", "from .cli import main"),
+        (layers, "attic", "x = 1"),
+        (printing, "bench", "print('done')"),
+        (printing, "learn", "from rich.progress import track"),
+        (printing, "data", "import sys\nsys.stderr.write('done')"),
+        (safety, "learn", "import pickle"),
+        (safety, "learn", "from joblib import dump"),
+        (safety, "learn", "eval('1')"),
+        (safety, "learn", "exec('1')"),
+        (safety, "learn", "import torch\ntorch.load('x.pth')"),
+        (safety, "learn", "from torch import load as read\nread('x.pth', weights_only=False)"),
+        (safety, "learn", "import torch\ntorch.save({}, 'x.pth')"),
+        (safety, "learn", "import numpy as np\nnp.load('x.npy', allow_pickle=True)"),
+        (safety, "cli", "import subprocess\nsubprocess.run('ls', shell=True)"),
+        (docstrings, "learn", "def fit(): ..."),
+        (docstrings, "learn", "class Recipe: ..."),
+        (torchvision, "data", "from torchvision import datasets"),
+    ],
+)
+def test_rule_can_fail(rule, room, code):
+    package = [f"debiaser.{room}" if room != "__init__" else "debiaser"] if rule is layers else []
+    assert list(rule(ast.parse(code), room, *package))
+
+
+@pytest.mark.parametrize(
+    ("rule", "room", "code"),
+    [
+        (
+            layers,
+            "methods",
+            "import torch\nfrom debiaser import __version__\nfrom ..learn.losses import gce\nfrom .task import Task",
+        ),
+        (layers, "__main__", "from debiaser.cli import main"),
+        (layers, "cli", "import debiaser"),
+        (printing, "cli", "print('done')"),
+        (safety, "learn", "import torch\ntorch.load('x.pth', weights_only=True)\nmodel.eval()\nre.compile('x')"),
+        (docstrings, "learn", "def _hidden(): ...\ndef shown():\n    'one number'"),
+    ],
+)
+def test_rule_lets_good_code_pass(rule, room, code):
+    package = [f"debiaser.{room}"] if rule is layers else []
+    assert not list(rule(ast.parse(code), room, *package))
+
+
+def test_machine_facts_are_found():
+    bad = [
+        "/ro" + "ot/x",
+        "see '/ho" + "me/me/x'",
+        "file:///wo" + "rk/x",
+        "--index-url" + " https://mirror.example/simple",
+        "trusted-host" + " = mirror.example",
+    ]
+    good = ["../work/x", "https://x.org/work/y", "--index-url https://download.pytorch.org/whl/cpu", "~/work/x"]
+    assert [line for line, _ in machine_facts("\n".join(bad))] == [1, 2, 3, 4, 5]
+    assert not list(machine_facts("\n".join(good)))

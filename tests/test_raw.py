@@ -1,0 +1,610 @@
+"""Raw data: found in every layout, fetched from servers that misbehave, and never believed without its digest."""
+
+import gzip
+import io
+import os
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import textwrap
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import web_site
+from debiaser.data import raw
+from debiaser.data.catalogue import KEYS, SETS, STEMS, Part, RawSet
+from debiaser.data.download import Patience, SourceError, Web, download
+from debiaser.data.formats import FormatError, extract, read_idx, read_npz
+from debiaser.data.packages import Package
+from debiaser.errors import Misuse, Problem
+from web_site import Behaviour, Handler, Site, serve
+
+ROOT = Path(__file__).resolve().parents[1]
+REAL = Path(os.environ.get("DEBIASER_DATA") or ROOT.parent / "shared" / "data")
+HASTY = Patience(stall=0.6, whole=20.0, attempts=2, pause=0.01)
+GZIPPED = tuple(f"{stem}.gz" for stem in STEMS)
+
+
+# --- a small set in exactly the layout of MNIST, and a server for it --------------------------------------------------
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def arrays_of(seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shapes = [(200, 28, 28), (200,)] * 2  # train and test alike, so that only digests tell them apart
+    return {key: random.integers(0, 10, shape, dtype=np.uint8) for key, shape in zip(KEYS, shapes, strict=True)}
+
+
+def set_of(name: str, arrays: dict[str, np.ndarray], *sources: object) -> RawSet:
+    parts = {key: Part(arrays[key].shape, raw.digest(arrays[key]), stem) for key, stem in zip(KEYS, STEMS, strict=True)}
+    return RawSet(name, name.title(), "CC0", parts, tuple(sources), patience=HASTY)  # type: ignore[arg-type]
+
+
+ARRAYS = arrays_of(0)
+IDX = {stem: idx(ARRAYS[key]) for key, stem in zip(KEYS, STEMS, strict=True)}
+FILES = {f"{stem}.gz": gzip.compress(content) for stem, content in IDX.items()}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No data of this machine, no proxy, and a cache of the test's own."""
+    monkeypatch.delenv("DEBIASER_DATA", raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(raw, "cache", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RawSet]:
+    def add(*sources: object, name: str = "tiny", arrays: dict[str, np.ndarray] = ARRAYS) -> RawSet:
+        made = set_of(name, arrays, *sources)
+        monkeypatch.setitem(SETS, name, made)
+        return made
+
+    return add
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    yield from web_site.running(Site(dict(FILES)))
+
+
+@pytest.fixture
+def bad_site() -> Iterator[Site]:
+    yield from web_site.running(Site(dict(FILES)))
+
+
+MISBEHAVIOURS: dict[str, tuple[Behaviour, str]] = {
+    "stalls": (web_site.stalls, "sent nothing for 0.6 s"),
+    "never answers": (web_site.never_answers, "sent nothing for 0.6 s"),
+    "promises more": (web_site.promises_more, "ended after"),
+    "promises less": (web_site.promises_less, "cut off or damaged"),
+    "promises too much": (web_site.promises_too_much, "announces 1099511627776 bytes"),
+    "never ends": (web_site.never_ends, "sent more than"),
+    "sends a page": (web_site.sends_page, "web page"),
+    "sends a page as a file": (web_site.sends_page_as_file, "web page"),
+    "corrupts": (web_site.corrupts, "other content in x_train"),
+    "damages": (web_site.damages, "damaged"),
+    "gone": (web_site.answers(404), "answered 404"),
+    "broken": (web_site.answers(503), "answered 503 (2 attempts)"),
+    "swaps images and labels": (web_site.swaps(GZIPPED[0], GZIPPED[1]), "not an idx file of 200 x 28 x 28"),
+    "swaps train and test": (web_site.swaps(GZIPPED[0], GZIPPED[2]), "it is x_test of tiny"),
+    "redirects to http": (web_site.redirects_to("http://example.org/x.gz"), "only https is trusted"),
+    "redirects to a file": (web_site.redirects_to("file:///etc/hostname"), "answered 302"),
+}
+
+
+def web(site: Site, *names: str, local: bool = True) -> Web:
+    return Web(tuple(site.url(name) for name in names or GZIPPED), local)
+
+
+def same(found: raw.Arrays) -> bool:
+    return all(np.array_equal(getattr(found, key), ARRAYS[key]) for key in KEYS)
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# --- fetching from the web --------------------------------------------------------------------------------------------
+
+
+def test_fetches_once_and_keeps_one_verified_file(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
+    register(web(site))
+    told: list[tuple[str, int, int | None]] = []
+    assert same(raw.load("tiny", None, lambda *step: told.append(step)))
+    assert raw.fetch("tiny") == tmp_path / "cache" / "tiny.npz"
+    assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
+    assert [name for name, _ in site.seen] == list(GZIPPED)
+    assert {name for name, done, total in told if done == total} == set(GZIPPED)
+    kept = np.load(tmp_path / "cache" / "tiny.npz", allow_pickle=False)
+    assert sorted(kept.files) == sorted(KEYS)
+
+
+def test_fetches_an_npz_into_the_given_folder(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
+    site.files["tiny.npz"] = npz(**ARRAYS)
+    register(web(site, "tiny.npz"))
+    assert raw.fetch("tiny", tmp_path / "new" / "root") == tmp_path / "new" / "root" / "tiny.npz"
+    assert same(raw.load("tiny", tmp_path / "new" / "root", fetch=False))
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("fault", MISBEHAVIOURS)
+def test_a_bad_server_costs_only_the_next_one(
+    fault: str, register: Callable[..., RawSet], site: Site, bad_site: Site, tmp_path: Path
+) -> None:
+    bad_site.behaviour, _ = MISBEHAVIOURS[fault]
+    register(web(bad_site), web(site))
+    assert same(raw.load("tiny"))
+    assert bad_site.seen
+    assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
+
+
+@pytest.mark.parametrize("fault", MISBEHAVIOURS)
+def test_without_another_server_one_line_tells_why_and_the_next_attempt_works(
+    fault: str, register: Callable[..., RawSet], bad_site: Site, tmp_path: Path
+) -> None:
+    bad_site.behaviour, reason = MISBEHAVIOURS[fault]
+    register(web(bad_site))
+    with pytest.raises(Problem) as told:
+        raw.load("tiny")
+    line = str(told.value)
+    assert "\n" not in line
+    assert "cannot fetch tiny: 127.0.0.1: " in line
+    assert reason in line
+    assert f"into {tmp_path / 'cache' / 'tiny'}" in line
+    assert all(name == ".tiny.lock" or name.endswith(".part") for name in left_in(tmp_path / "cache"))
+    bad_site.behaviour = None
+    assert same(raw.load("tiny"))
+    assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
+
+
+def test_every_source_is_named_with_its_reason(register: Callable[..., RawSet], site: Site) -> None:
+    unknown = Web(("https://no-such-host.invalid/tiny.npz",))
+    register(unknown, web(site, "nothing.npz"), Package("npm", "tiny@1", STEMS))
+    os.environ["PATH"], before = "", os.environ["PATH"]
+    began = time.monotonic()
+    try:
+        with pytest.raises(
+            Problem, match=r"no-such-host.invalid: .*; 127.0.0.1: answered 404; npm tiny@1: npm is not inst"
+        ):
+            raw.load("tiny")
+    finally:
+        os.environ["PATH"] = before
+    assert time.monotonic() - began < 5
+
+
+def test_a_cut_download_goes_on_where_it_ended(register: Callable[..., RawSet], site: Site) -> None:
+    site.behaviour = web_site.cuts_first(1000)
+    site.files["tiny.npz"] = npz(**ARRAYS)
+    register(web(site, "tiny.npz"))
+    assert same(raw.load("tiny"))
+    assert site.seen == [("tiny.npz", None), ("tiny.npz", "bytes=1000-")]
+
+
+def interrupted(register: Callable[..., RawSet], site: Site, cache: Path) -> Path:
+    """A first attempt that failed midway; its `.part` is left."""
+    site.behaviour = web_site.cuts_first(1000)
+    site.files["tiny.npz"] = npz(**ARRAYS)
+    made = register(web(site, "tiny.npz"))
+    SETS["tiny"] = replace(made, patience=replace(HASTY, attempts=1))
+    with pytest.raises(Problem, match="ended after 1000 of"):
+        raw.load("tiny")
+    (part,) = cache.rglob("*.part")
+    assert part.read_bytes() == site.files["tiny.npz"][:1000]
+    site.seen.clear()
+    return part
+
+
+def test_a_later_command_resumes(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
+    interrupted(register, site, tmp_path)
+    assert same(raw.load("tiny"))
+    assert site.seen == [("tiny.npz", "bytes=1000-")]
+
+
+def test_a_part_that_was_bad_is_not_believed(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
+    part = interrupted(register, site, tmp_path)
+    part.write_bytes(bytes(1000))
+    assert same(raw.load("tiny"))
+    assert site.seen == [("tiny.npz", "bytes=1000-"), ("tiny.npz", None)]
+
+
+@pytest.mark.parametrize("behaviour", [web_site.ignores_range, web_site.resumes_elsewhere])
+def test_a_server_that_cannot_resume_is_asked_for_the_whole(
+    behaviour: Behaviour, register: Callable[..., RawSet], site: Site, tmp_path: Path
+) -> None:
+    interrupted(register, site, tmp_path)
+    site.behaviour = behaviour
+    SETS["tiny"] = replace(SETS["tiny"], patience=HASTY)
+    assert same(raw.load("tiny"))
+
+
+def test_a_part_longer_than_the_file_is_dropped(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.with_name("file.part").write_bytes(bytes(10))
+    site.files["file"] = b"short"
+    download(site.url("file"), path, 100, local=True, patience=HASTY)
+    assert path.read_bytes() == b"short"
+    assert not path.with_name("file.part").exists()
+
+
+def test_a_drip_is_too_slow(site: Site, tmp_path: Path) -> None:
+    site.behaviour = web_site.drips
+    with pytest.raises(SourceError, match="too slow"):
+        download(web(site).urls[0], tmp_path / "x", 10**6, local=True, patience=replace(HASTY, whole=0.4))
+
+
+def test_plain_http_is_refused_and_tls_is_checked(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="only https"):
+        download(web(site).urls[0], tmp_path / "x", 10**6, patience=HASTY)
+    with pytest.raises(SourceError, match="no connection"):
+        download(web(site).urls[0].replace("http:", "https:"), tmp_path / "x", 10**6, patience=HASTY)
+    assert site.seen == []
+
+
+CHILD = """
+    import sys, types
+    from pathlib import Path
+    tests, source, port, here = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+    sys.path[:0] = [tests, source]
+    package = sys.modules["debiaser.data"] = types.ModuleType("debiaser.data")
+    package.__path__ = [source + "/debiaser/data"]  # without its __init__, which imports torch for the benchmarks
+    import test_raw as t
+    t.SETS["tiny"] = t.replace(t.set_of("tiny", t.ARRAYS, t.web(t.Site({}, port=port))), patience=t.Patience())
+    def progress(what, done, total):
+        (here / ("waits" if what.startswith("waiting") else "fetches")).touch()
+    assert t.same(t.raw.load("tiny", here, progress))
+    assert "torch" not in sys.modules
+"""
+
+
+def test_two_processes_fetch_it_once(site: Site, tmp_path: Path) -> None:
+    def behave(handler: Handler, content: bytes) -> None:
+        until = time.monotonic() + 60
+        while not (tmp_path / "waits").exists() and time.monotonic() < until:
+            time.sleep(0.01)  # until the other process has come to wait for this one
+        serve(handler, content)
+
+    site.behaviour = behave
+    given = [str(ROOT / "tests"), str(ROOT / "src"), str(site.port), str(tmp_path)]
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), *given]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    children = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    complaints = [child.communicate(timeout=100)[1] for child in children]
+    assert [child.returncode for child in children] == [0, 0], complaints
+    assert (tmp_path / "waits").exists()
+    assert sorted(name for name, _ in site.seen) == sorted(GZIPPED)
+
+
+# --- package clients --------------------------------------------------------------------------------------------------
+
+
+def tarball(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                archive.addfile(info, io.BytesIO(member[1]))
+    return stream.getvalue()
+
+
+def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+GOOD = tuple((f"package/data/{stem}", content) for stem, content in IDX.items())
+
+
+@pytest.fixture
+def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """A client of that name, first on the path, which runs the given shell lines."""
+
+    def install(lines: str) -> None:
+        program = tmp_path / "bin" / "npm"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{lines}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the stand-in client is a shell script")
+class TestPackage:
+    def test_a_package_is_unpacked_and_checked(
+        self, npm: Callable[[str], None], register: Callable[..., RawSet], tmp_path: Path
+    ) -> None:
+        (tmp_path / "tiny.tgz").write_bytes(tarball(("package/readme.md", b"hello"), *GOOD))
+        npm(f'echo "$@" > {tmp_path}/asked; cp {tmp_path}/tiny.tgz tiny-1.0.tgz')
+        register(Package("npm", "tiny@1.0", STEMS))
+        assert same(raw.load("tiny"))
+        assert (tmp_path / "asked").read_text().startswith("pack tiny@1.0 --ignore-scripts")
+        assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
+
+    @pytest.mark.parametrize(
+        ("lines", "reason"),
+        [
+            ("echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1", "npm failed: npm error code E404"),
+            ("exec sleep 30", "npm took longer than 0.3 s"),
+            ("true", "left 0 files"),
+            ("head -c 500 /dev/zero > x.tgz", "not a readable tar archive"),
+        ],
+    )
+    def test_a_client_that_fails_is_told(
+        self, lines: str, reason: str, npm: Callable[[str], None], register: Callable[..., RawSet], tmp_path: Path
+    ) -> None:
+        npm(lines)
+        made = register(Package("npm", "tiny@1.0", STEMS))
+        SETS["tiny"] = replace(made, patience=replace(HASTY, whole=0.3 if "sleep" in lines else 20))
+        with pytest.raises(Problem, match=f"npm tiny@1.0: .*{reason}"):
+            raw.load("tiny")
+        assert left_in(tmp_path / "cache") == [".tiny.lock"]
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        (("../outside", b"x"), "outside its own folder"),
+        (("package/../../outside", b"x"), "outside its own folder"),
+        (("/outside", b"x"), "outside its own folder"),
+        (("package\\..\\..\\outside", b"x"), "outside its own folder"),
+        (("C:/outside", b"x"), "outside its own folder"),
+        (link("package/data", "/etc", tarfile.SYMTYPE), "a link or a device"),
+        (link(STEMS[0], "/etc/hostname", tarfile.LNKTYPE), "a link or a device"),
+        (link("fifo", "", tarfile.FIFOTYPE), "a link or a device"),
+        (("package/huge", bytes(2_000_000)), "unpacks to more than"),
+    ],
+)
+def test_hostile_archives_are_refused(member: tuple[str, bytes] | tarfile.TarInfo, reason: str, tmp_path: Path) -> None:
+    archive, folder = tmp_path / "a.tgz", tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+    archive.write_bytes(tarball(member, *GOOD))
+    with pytest.raises(FormatError, match=reason):
+        extract(archive, STEMS, folder, 1_000_000)
+    assert left_in(tmp_path) == ["a.tgz"]
+
+
+def test_an_archive_without_the_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tgz").write_bytes(tarball(*GOOD[:3]))
+    with pytest.raises(FormatError, match=f"does not hold {STEMS[3]}"):
+        extract(tmp_path / "a.tgz", STEMS, tmp_path, 1_000_000)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def dotted(stem: str) -> str:
+    return stem.replace("-idx", ".idx")
+
+
+LAYOUTS: dict[str, dict[str, bytes]] = {
+    "idx": {f"tiny/{stem}": content for stem, content in IDX.items()},
+    "idx gzipped": {f"tiny/{stem}.gz": gzip.compress(content) for stem, content in IDX.items()},
+    "idx dotted": {f"tiny/{dotted(stem)}": content for stem, content in IDX.items()},
+    "idx gzipped, name not": {f"tiny/{stem}": gzip.compress(content) for stem, content in IDX.items()},
+    "idx in the root": dict(IDX),
+    "npz": {"tiny.npz": npz(**ARRAYS)},
+    "npz in its folder": {"tiny/tiny.npz": npz(**ARRAYS, extra=np.zeros(3))},
+    "half a set, then a whole": {f"tiny/{STEMS[0]}": IDX[STEMS[0]], "tiny.npz": npz(**ARRAYS)},
+}
+
+
+def put(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_found(layout: str, register: Callable[..., RawSet], tmp_path: Path) -> None:
+    register()
+    assert same(raw.load("tiny", put(tmp_path / "root", LAYOUTS[layout]), fetch=False))
+
+
+def test_where_it_is_looked_for(
+    register: Callable[..., RawSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register()
+    given, named = tmp_path / "given", tmp_path / "named"
+    assert raw.roots(None) == (tmp_path / "cache",)
+    monkeypatch.setenv("DEBIASER_DATA", str(named))
+    assert raw.roots(given) == (given, tmp_path / "cache")
+    assert raw.roots(None) == (named, tmp_path / "cache")
+    for folder in (tmp_path / "cache", named):
+        put(folder, LAYOUTS["npz"])
+        assert raw.status("tiny").path == folder / "tiny.npz"
+    with pytest.raises(Misuse, match=r"unknown raw data set 'mist'; known: .*mnist"):
+        raw.load("mist")
+
+
+def test_absent_and_not_to_be_fetched(register: Callable[..., RawSet], tmp_path: Path) -> None:
+    register()
+    with pytest.raises(
+        Problem, match=rf"tiny is not in {tmp_path} or .*; get it with `debiaser data get tiny`, or put tiny"
+    ):
+        raw.load("tiny", tmp_path, fetch=False)
+    with pytest.raises(Problem, match="cannot fetch tiny: no public source is known"):
+        raw.load("tiny", tmp_path)
+
+
+OTHER = arrays_of(1)
+SPOILT: dict[str, tuple[dict[str, bytes], str, str]] = {
+    "truncated idx": (
+        LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": IDX[STEMS[2]][:-7]},
+        STEMS[2],
+        "ends after 156809 of 156816",
+    ),
+    "empty idx": (LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": b""}, STEMS[2], "not an idx file"),
+    "longer idx": (LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": IDX[STEMS[2]] + b"x"}, STEMS[2], "is too long"),
+    "truncated gzip": (
+        {f"tiny/{stem}.gz": gzip.compress(content)[:-9] for stem, content in IDX.items()},
+        f"{STEMS[0]}.gz",
+        "damaged",
+    ),
+    "npz of another set": (
+        {"tiny.npz": npz(**OTHER)},
+        "tiny.npz",
+        r"SHA-256 \w{12}, expected \w{12} \(it is x_train of ",
+    ),
+    "npz of nobody": ({"tiny.npz": npz(**arrays_of(2))}, "tiny.npz", r"SHA-256 \w{12}, expected \w{12};"),
+    "npz with pickles": (
+        {"tiny.npz": npz(**ARRAYS | {"y_train": np.array([print] * 9, dtype=object)})},
+        "tiny.npz",
+        "never loaded",
+    ),
+    "npz of int64": ({"tiny.npz": npz(**ARRAYS | {"y_test": ARRAYS["y_test"].astype(int)})}, "tiny.npz", "not 200 uns"),
+    "npz without a part": (
+        {"tiny.npz": npz(**{key: ARRAYS[key] for key in KEYS[:3]})},
+        "tiny.npz",
+        "has no array y_test",
+    ),
+    "npz cut off": ({"tiny.npz": npz(**ARRAYS)[:-50]}, "tiny.npz", "cut off or damaged"),
+    "npz with a bit flipped": (
+        {"tiny.npz": npz(**ARRAYS).replace(ARRAYS["y_train"].tobytes(), bytes(200))},
+        "tiny.npz",
+        "damaged",
+    ),
+    "text": ({"tiny.npz": b"hello"}, "tiny.npz", "not a readable npz"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_spoilt_content_is_told_with_its_file(
+    case: str, register: Callable[..., RawSet], site: Site, tmp_path: Path
+) -> None:
+    files, name, reason = SPOILT[case]
+    register(web(site))
+    register(name="other", arrays=OTHER)
+    put(tmp_path, files)
+    with pytest.raises(Problem, match=reason) as told:
+        raw.load("tiny", tmp_path)
+    line = str(told.value)
+    assert line.startswith(str(tmp_path))
+    assert name in line
+    assert line.endswith("; delete it, and the next attempt fetches tiny again")
+    state = raw.status("tiny", tmp_path)
+    assert (state.verified, state.problem) == (False, line)
+    for path in tmp_path.rglob(name):
+        path.unlink()
+    assert same(raw.load("tiny", tmp_path))
+
+
+def test_loose_files_of_another_set_are_not_ours(register: Callable[..., RawSet], tmp_path: Path) -> None:
+    register()
+    register(name="other", arrays=OTHER)
+    put(tmp_path, {stem: idx(OTHER[key]) for key, stem in zip(KEYS, STEMS, strict=True)})
+    assert raw.status("tiny", tmp_path) == raw.Status("tiny", "Tiny", "CC0")
+    assert raw.status("other", tmp_path).verified
+
+
+def test_bombs_are_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", bytes(10_000_000))
+    with pytest.raises(FormatError, match="larger than 3 x 3"):
+        read_npz(tmp_path / "bomb.npz", {"x": (3, 3)})
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 60,)})
+    with zipfile.ZipFile(tmp_path / "promise.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    with pytest.raises(FormatError, match="no plain array x"):
+        read_npz(tmp_path / "promise.npz", {"x": (3, 3)})
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(idx(np.zeros((3, 3), np.uint8)) + bytes(10_000_000)))
+    with pytest.raises(FormatError, match="too long"):
+        read_idx(tmp_path / "bomb.gz", (3, 3))
+
+
+def test_status_counts_the_classes(register: Callable[..., RawSet], tmp_path: Path) -> None:
+    register()
+    state = raw.status("tiny", put(tmp_path, LAYOUTS["idx"]))
+    assert (state.path, state.verified, state.problem) == (tmp_path / "tiny", True, None)
+    assert state.counts["train"] == [int((ARRAYS["y_train"] == label).sum()) for label in range(10)]
+
+
+# --- folders that refuse ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_below_a_file_is_told(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
+    register(web(site))
+    (tmp_path / "file").write_text("in the way")
+    for place in ("file", "file/below"):
+        with pytest.raises(Problem, match=f"cannot write {tmp_path / place}: .*choose another folder"):
+            raw.load("tiny", tmp_path / place)
+    assert site.seen == []
+
+
+def test_a_read_only_folder_leaves_it_in_the_cache(
+    register: Callable[..., RawSet], site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(web(site))
+    locked = tmp_path / "locked"
+    monkeypatch.setattr(raw.os, "access", lambda path, _mode: path != locked)  # the superuser may write anywhere
+    assert raw.fetch("tiny", locked) == tmp_path / "cache" / "tiny.npz"
+    assert raw.fetch("tiny", locked) == tmp_path / "cache" / "tiny.npz"
+    assert len(site.seen) == len(GZIPPED)
+
+
+@pytest.mark.parametrize("kilobytes", [64, 200, 400])  # full while the first file, a later one, the result is written
+def test_a_full_disk_is_told_and_nothing_stays(
+    kilobytes: int, register: Callable[..., RawSet], site: Site, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(small)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        site.files = dict(IDX)
+        register(web(site, *STEMS))
+        with pytest.raises(Problem, match=f"cannot write {small}.*: the disk is full"):
+            raw.load("tiny", small)
+        assert left_in(small) == [".tiny.lock"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+# --- the real sets ----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_in_order() -> None:
+    for name, entry in SETS.items():
+        assert entry.name == name
+        assert tuple(entry.parts) == KEYS
+        assert all(len(bytes.fromhex(part.digest)) == 32 for part in entry.parts.values())
+        addresses = [url for source in entry.sources if isinstance(source, Web) for url in source.urls]
+        assert addresses
+        assert all(url.startswith("https://") for url in addresses)
+        assert not any(source.local for source in entry.sources if isinstance(source, Web))
+
+
+@pytest.mark.parametrize(("name", "zeros"), [("mnist", 5923), ("fashion_mnist", 6000)])
+def test_the_real_data_is_what_the_table_says(name: str, zeros: int) -> None:
+    if not (REAL / f"{name}.npz").is_file():
+        pytest.skip(f"no {name}.npz: set DEBIASER_DATA to a folder that has it")
+    began = time.process_time()  # not the clock on the wall: other tests may keep the machine busy
+    arrays = raw.load(name, REAL, fetch=False)
+    assert time.process_time() - began < 1.5  # 0.3 to 0.6 s on an ordinary core
+    assert arrays.x_train.shape == (60_000, 28, 28)
+    assert raw.status(name, REAL).counts["train"][0] == zeros

@@ -1,0 +1,181 @@
+"""A web server on this machine that misbehaves as asked: the faults that downloads must survive."""
+
+import gzip
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Behaviour = Callable[["Handler", bytes], None]
+
+
+@dataclass
+class Site:
+    """A web server on this machine: its files, how it treats each request, and the requests it saw."""
+
+    files: dict[str, bytes]
+    behaviour: Behaviour | None = None
+    seen: list[tuple[str, str | None]] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
+    port: int = 0
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.site.seen.append((name, self.headers.get("Range")))
+        content = self.site.files.get(name)
+        if content is None:
+            self.send_error(404)
+        elif self.site.behaviour is None:
+            serve(self, content)
+        else:
+            self.site.behaviour(self, content)
+
+    def start(self, status: int = 200, **headers: object) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def running(made: Site) -> Iterator[Site]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"site": made}))
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    made.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.released.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def serve(handler: Handler, content: bytes) -> None:
+    """The honest server, which resumes."""
+    wanted = handler.headers.get("Range")
+    if wanted is None:
+        handler.start(Content_Length=len(content))
+        handler.wfile.write(content)
+        return
+    begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+    if begin >= len(content):
+        handler.start(416, Content_Range=f"bytes */{len(content)}")
+        return
+    span = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+    handler.start(206, Content_Length=len(content) - begin, Content_Range=span)
+    handler.wfile.write(content[begin:])
+
+
+def stalls(handler: Handler, content: bytes) -> None:
+    handler.start(Content_Length=len(content))
+    handler.wfile.write(content[: len(content) // 2])
+    handler.wfile.flush()
+    handler.site.released.wait(20)
+
+
+def never_answers(handler: Handler, _content: bytes) -> None:
+    handler.site.released.wait(20)
+
+
+def promises_more(handler: Handler, content: bytes) -> None:
+    handler.start(Content_Length=len(content) + 1000)
+    handler.wfile.write(content)
+
+
+def promises_less(handler: Handler, content: bytes) -> None:
+    handler.start(Content_Length=len(content) // 2)
+    handler.wfile.write(content)
+
+
+def promises_too_much(handler: Handler, _content: bytes) -> None:
+    handler.start(Content_Length=1 << 40)
+    handler.site.released.wait(20)
+
+
+def never_ends(handler: Handler, _content: bytes) -> None:
+    handler.start()
+    for _ in range(100):
+        handler.wfile.write(bytes(1 << 16))
+
+
+def sends_page(handler: Handler, _content: bytes) -> None:
+    handler.start(Content_Type="text/html", Content_Length=15)
+    handler.wfile.write(b"<p>please log in")
+
+
+def sends_page_as_file(handler: Handler, _content: bytes) -> None:
+    page = b"\n<!DOCTYPE html><p>please log in"
+    handler.start(Content_Type="application/gzip", Content_Length=len(page))
+    handler.wfile.write(page)
+
+
+def corrupts(handler: Handler, content: bytes) -> None:
+    plain = bytearray(gzip.decompress(content))
+    plain[-1] ^= 1
+    serve(handler, gzip.compress(bytes(plain)))
+
+
+def damages(handler: Handler, content: bytes) -> None:
+    serve(handler, content[: len(content) // 2] + bytes(8) + content[len(content) // 2 + 8 :])
+
+
+def answers(status: int) -> Behaviour:
+    return lambda handler, _content: handler.start(status, Content_Length=0)
+
+
+def swaps(one: str, other: str) -> Behaviour:
+    there = {one: other, other: one}
+
+    def behave(handler: Handler, content: bytes) -> None:
+        name = handler.path.rpartition("/")[2]
+        serve(handler, handler.site.files[there[name]] if name in there else content)
+
+    return behave
+
+
+def redirects_to(address: str) -> Behaviour:
+    return lambda handler, _content: handler.start(302, Location=address, Content_Length=0)
+
+
+def cuts_first(limit: int) -> Behaviour:
+    """Breaks the first request off after `limit` bytes, then serves."""
+    cut: set[str] = set()
+
+    def behave(handler: Handler, content: bytes) -> None:
+        if handler.path in cut:
+            serve(handler, content)
+            return
+        cut.add(handler.path)
+        handler.start(Content_Length=len(content))
+        handler.wfile.write(content[:limit])
+
+    return behave
+
+
+def ignores_range(handler: Handler, content: bytes) -> None:
+    handler.start(Content_Length=len(content))
+    handler.wfile.write(content)
+
+
+def resumes_elsewhere(handler: Handler, content: bytes) -> None:
+    if handler.headers.get("Range") is None:
+        serve(handler, content)
+    else:
+        handler.start(206, Content_Length=5, Content_Range=f"bytes 0-4/{len(content)}")
+        handler.wfile.write(content[:5])
+
+
+def drips(handler: Handler, content: bytes) -> None:
+    handler.start(Content_Length=len(content))
+    while not handler.site.released.wait(0.05):
+        handler.wfile.write(b"x")
