@@ -11,12 +11,13 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from debiaser.bench.metrics import accuracies, detection
 from debiaser.bench.settings import SETTINGS
 from debiaser.data import cmnist, digits
-from debiaser.data.coloured import colour_benchmark
+from debiaser.data.coloured import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
 from debiaser.learn.nets import new_net
 from debiaser.learn.outputs import predict
@@ -25,29 +26,33 @@ from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 
 
-def candidate(
-    epochs: int, lr: float = 0.1, batch_size: int = 128, biased: dict[str, object] | None = None, **more
-) -> Recipe:
-    return Recipe(
-        name="candidate", epochs=epochs, lr=lr, batch_size=batch_size, stages={"biased": biased or {}}, **more
-    )
+def candidate(biased: int, debiased: int, lr: float = 0.1, batch_size: int = 128, **of_biased: object) -> Recipe:
+    """So many epochs of each stage; names that begin with biased_ are what else differs in the biased one."""
+    own = {name.removeprefix("biased_"): value for name, value in of_biased.items()}
+    stages = {"biased": {"epochs": biased, **own}, "debiased": {"epochs": debiased}}
+    return Recipe(name="candidate", epochs=(biased + debiased) // 2, lr=lr, batch_size=batch_size, stages=stages)
 
 
 CANDIDATES = {
     # Colored MNIST: at most 20 epochs in all
-    "10+10": candidate(10),
-    "4+16": candidate(16, biased={"epochs": 4}),
-    "6+14": candidate(14, biased={"epochs": 6}),
-    "10+10 biased lr .02": candidate(10, biased={"lr": 0.02}),
-    "10+10 biased wd 1e-2": candidate(10, biased={"weight_decay": 1e-2}),
-    "10+10 lr .2": candidate(10, lr=0.2),
-    "10+10 batch 64 lr .05": candidate(10, lr=0.05, batch_size=64),
-    "5+15 biased lr .02": candidate(15, biased={"epochs": 5, "lr": 0.02}),
-    "3+17 biased lr .05": candidate(17, biased={"epochs": 3, "lr": 0.05}),
+    "10+10": candidate(10, 10),
+    "10+10 lr .02": candidate(10, 10, biased_lr=0.02),
+    "4+16": candidate(4, 16),
+    "4+16 lr .02": candidate(4, 16, biased_lr=0.02),
+    "2+18": candidate(2, 18),
+    "6+14 lr .02": candidate(6, 14, biased_lr=0.02),
+    "10+10 wd 1e-2": candidate(10, 10, biased_weight_decay=1e-2),
+    "4+16 wd 1e-2": candidate(4, 16, biased_weight_decay=1e-2),
+    "4+16 constant .02": candidate(4, 16, biased_lr=0.02, biased_schedule="constant"),
+    "10+10 constant .02": candidate(10, 10, biased_lr=0.02, biased_schedule="constant"),
+    "4+16 batch 64": candidate(4, 16, lr=0.07, batch_size=64),
+    "4+16 lr .2": candidate(4, 16, lr=0.2, biased_lr=0.1),
     # digits: 1,167 rows
     **{
-        f"digits {epochs} lr {lr:g} batch {size}": candidate(epochs, lr, size)
-        for epochs in (30, 60)
+        f"digits {biased}+{epochs - biased} lr {lr:g} batch {size}": candidate(biased, epochs - biased, lr, size)
+        for epochs in (20, 30, 40, 60)
+        for biased in (2, 4, 6, 8, 15, 30)
+        if biased < epochs
         for lr in (0.02, 0.05, 0.1)
         for size in (32, 64)
     },
@@ -57,7 +62,9 @@ CANDIDATES = {
 def unbiased_validation(dataset: str, rho: float, seed: int, data: Path | None) -> Benchmark:
     """The benchmark with validation pictures, coloured anew, where the test set would be."""
     parts = digits.parts() if dataset == "digits" else cmnist.parts(data)
-    return colour_benchmark(dataset, {**parts, "test": parts["valid"]}, rho, seed)
+    copies = 5 if dataset == "digits" else 1  # 130 pictures are few: each is coloured five times
+    valid = Grey(*(np.concatenate([part] * copies) for part in parts["valid"]))
+    return colour_benchmark(dataset, {**parts, "test": valid}, rho, seed)
 
 
 def evaluate(dataset: str, name: str, method: str, rho: float, seed: int, data: Path | None) -> dict[str, object]:

@@ -235,13 +235,18 @@ def test_a_server_that_cannot_resume_is_asked_for_the_whole(
     assert same(raw.load("tiny"))
 
 
-def test_a_part_longer_than_the_file_is_dropped(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("behaviour", [None, web_site.ignores_range, web_site.resumes_elsewhere])
+@pytest.mark.parametrize("length", [3, 20, 30])
+def test_a_part_that_does_not_fit_never_ends_up_in_the_file(
+    length: int, behaviour: Behaviour | None, site: Site, tmp_path: Path
+) -> None:
+    site.files["file"] = bytes(range(20))
     path = tmp_path / "file"
-    path.with_name("file.part").write_bytes(bytes(10))
-    site.files["file"] = b"short"
-    download(site.url("file"), path, 100, local=True, patience=HASTY)
-    assert path.read_bytes() == b"short"
-    assert not path.with_name("file.part").exists()
+    path.with_name("file.part").write_bytes(bytes(range(length)))
+    site.behaviour = behaviour
+    assert download(site.url("file"), path, 100, local=True, patience=HASTY)
+    assert path.read_bytes() == site.files["file"]
+    assert left_in(tmp_path) == ["file"]
 
 
 def test_a_drip_is_too_slow(site: Site, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """From a spec to a result: load, train, judge, keep."""
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from torch import nn
 
-from debiaser.bench import metrics, results
+from debiaser.bench import metrics, paper, results
 from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec
@@ -21,6 +22,7 @@ from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
 from debiaser.learn.nets import new_net
 from debiaser.learn.outputs import predict
+from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Task
 
 log = logging.getLogger("debiaser")
@@ -109,6 +111,21 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
     return DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
 
 
+def published_number(spec: Spec) -> dict[str, object] | None:
+    """What the paper prints for this run, where it is one of the paper's (its fields as in the settings)."""
+    usual = dataclasses.asdict(METHODS[spec.method](**SETTINGS[spec.dataset].methods.get(spec.method, {})))
+    number = paper.published(spec.dataset, spec.method, spec.rho) if usual == spec.fields and not spec.noise else None
+    if number is None or number.mean is None:
+        return None
+    return {"mean": number.mean, "std": number.std, "label": number.label, "note": number.note}
+
+
+def detector(journal: Journal) -> Vector | None:
+    """(n,) what the method noted that should be high on conflicting rows: its scores, weights or errors."""
+    noted = (journal.vectors[name] for name in ("score", "weight", "error") if name in journal.vectors)
+    return next(noted, None)
+
+
 class Progress:
     """Tells the listener how far it is, and notes it in `checkpoint/` for anyone who looks into the folder."""
 
@@ -165,7 +182,7 @@ def judge(
     found = {
         **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
         "valid": metrics.validation(valid, benchmark.valid.y)["valid_accuracy"],
-        **({} if score is None else metrics.detection(vectors["score"], conflicting)),
+        **metrics.detection(detector(journal), conflicting),
     }
     return {
         "metrics": found,
@@ -181,5 +198,5 @@ def judge(
         "classes": list(benchmark.classes),
         "bias_name": " and ".join(benchmark.attributes),
         "notes": list(benchmark.notes),
-        "published": None,
+        "published": published_number(spec),
     }

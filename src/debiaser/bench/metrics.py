@@ -1,5 +1,7 @@
 """How good a model and a detector are; the only reader of bias labels."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -51,13 +53,17 @@ def validation(logits: Tensor, y: Tensor) -> Metrics:
     return {"valid_loss": float(F.cross_entropy(logits, y)), "valid_accuracy": percent(logits.argmax(1) == y)}
 
 
-def detection(score: NDArray[np.float64], conflicting: NDArray[np.int8]) -> Metrics:
+def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metrics:
     """How well scores find the conflicting rows, what share of the sampling mass these get, and how even it is.
 
-    auroc and average_precision from 0 to 1; both None where no row is known to conflict, or all are.
+    auroc and average_precision from 0 to 1; both None where no row is known to conflict, or all are. For an error set
+    (scores of 0 and 1) the average precision is about its precision times its recall. Nothing without scores.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
+    if score is None or not score.sum() > 0:
+        return {}
+    score = score.astype(np.float64)
     known, shares = conflicting >= 0, score / score.sum()
     found: Metrics = {
         "score_auroc": None,

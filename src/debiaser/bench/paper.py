@@ -2,7 +2,7 @@
 
 Rows are in the order of the paper, labelled as its source labels tables and figures. `metric` has our names: `unbiased`
 (percent, over all test rows), `group_average` (mean over the groups), `worst_group`, `seconds`, ...; in `hyperparam` it
-is the hyperparameter. `mean` is empty where the paper prints a word, a dash or only a picture: then the note says which.
+is the hyperparameter. `mean` is empty where the paper prints a word, a dash or only a picture; then the note says so.
 """
 
 import csv

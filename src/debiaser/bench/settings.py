@@ -48,7 +48,14 @@ SETTINGS: dict[str, Setting] = {
         augment=PAPER,
         recipes={
             "paper": CMNIST_PAPER,  # the paper has no such set; its row for Colored MNIST
-            "fast": Recipe(name="fast", epochs=30, batch_size=64, lr=0.1, weight_decay=1e-3),
+            # chosen on an unbiased copy of the validation pictures: results/search/digits.jsonl
+            "fast": Recipe(
+                name="fast",
+                epochs=30,
+                batch_size=64,
+                lr=0.05,
+                stages={"biased": {"epochs": 4}, "debiased": {"epochs": 56}},
+            ),
         },
     ),
     "cmnist": CMNIST,

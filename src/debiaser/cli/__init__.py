@@ -26,7 +26,6 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted; what was done is kept, and the same command goes on from there")
         code = INTERRUPTED
     except ClickError as error:
         complain(one_line(error))
@@ -44,6 +43,8 @@ def main() -> None:
         complain(f"a mistake of ours: {type(error).__name__}: {error}; please send us {crash_report()}")
         if debug:
             traceback.print_exc()
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
+        complain("interrupted; what was done is kept, and the same command goes on from there")
     sys.exit(code if isinstance(code, int) else 0)
 
 

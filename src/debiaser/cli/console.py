@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from debiaser.learn.engine import Row, Silence
@@ -94,6 +102,36 @@ class Lines:
 
     def close(self) -> None:
         pass
+
+
+class Downloads:
+    """A progress callback (what, bytes done, bytes in all or None) for as long as it is open."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.said = quiet, 0.0
+        self.bars: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+            self.bars = Progress(*columns, console=Console(stderr=True))
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Downloads":
+        if self.bars:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bars:
+            self.bars.stop()
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if self.bars:
+            if what not in self.tasks:
+                self.tasks[what] = self.bars.add_task(what, total=total)
+            self.bars.update(self.tasks[what], completed=done, total=total)
+        elif not self.quiet and (what not in self.tasks or time.monotonic() - self.said > EVERY):
+            self.tasks[what], self.said = TaskID(0), time.monotonic()
+            say(f"{what}: {done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f} MB" if total else ""))
 
 
 def label(what: str, stage: str) -> str:

@@ -18,7 +18,7 @@ def one_line(error: Any) -> str:
         known = sorted(
             option for parameter in context.command.params for option in parameter.opts if option[:2] == "--"
         )
-        return f"{message.split(' Did you')[0]}; known: {', '.join(known)}"
+        return f"{message.split(' (')[0]}; known: {', '.join(known)}"
     if "No such command" in message:
         return f"{message}; known: {', '.join(sorted(context.command.commands))}"
     return f"{message}; see {context.command_path} --help"

@@ -77,9 +77,9 @@ def find_head(model: nn.Module, x: Any) -> nn.Module:
             hook.remove()
     found = [module for module, out in seen if out.numel() == logits.numel() and out.data_ptr() == logits.data_ptr()]
     if len(found) != 1:
-        names = [name for name, module in model.named_modules() if any(module is each for each in candidates)]
+        names = ", ".join(name for name, module in model.named_modules() if is_linear(module))
         raise Problem(
-            f"cannot tell which layer gives the logits ({len(found)} fit): pass head=, one of: {', '.join(names) or '-'}"
+            f"cannot tell which layer gives the logits ({len(found)} fit): pass head=, one of: {names or '-'}"
         )
     return found[0]
 

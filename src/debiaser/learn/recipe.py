@@ -71,7 +71,7 @@ class Recipe:
         if self.schedule == "linear":
             return self.lr * (1 - step / total)
         if self.schedule == "one-cycle":
-            return one_cycle(step / max(1, total - 1), self.lr, self.rise)
+            return one_cycle(step, total, self.lr, self.rise)
         return self.lr
 
     def plain(self) -> dict[str, Any]:
@@ -79,12 +79,13 @@ class Recipe:
         return asdict(self)
 
 
-def one_cycle(progress: float, highest: float, rise: float) -> float:
-    """From highest / 25 up to `highest` at `rise`, then down to highest / 250,000, along half cosines."""
+def one_cycle(step: int, total: int, highest: float, rise: float) -> float:
+    """From highest / 25 up to `highest` at the share `rise`, then down to highest / 250,000, along half cosines."""
 
     def between(start: float, end: float, share: float) -> float:
         return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
-    if progress < rise:
-        return between(highest / 25, highest, progress / rise)
-    return between(highest, highest / 25e4, (progress - rise) / (1 - rise))
+    peak = max(0.0, rise * total - 1)
+    if step < peak:
+        return between(highest / 25, highest, step / peak)
+    return between(highest, highest / 25e4, (step - peak) / max(1.0, total - 1 - peak))

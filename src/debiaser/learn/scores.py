@@ -99,4 +99,5 @@ def gradient_norms(
     if parameters != "head":
         raise known("parameters", parameters, ["head"])
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return reduce(look(model, as_batches(dataset, batch_size), head, device), grad_norm(p, power, bias))
+    with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed from the global generator
+        return reduce(look(model, as_batches(dataset, batch_size), head, device), grad_norm(p, power, bias))

@@ -71,6 +71,7 @@ def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
 
 
 def has_scores(one: Shown) -> bool:
+    """Whether the run gave its training rows scores that can be read."""
     return one.details.vectors is not None and bool(np.isfinite(one.details.vectors["score"]).any())
 
 
@@ -184,6 +185,11 @@ def answer_words(cards: Sequence[Part], bias: str, things: str) -> list[str]:
         fooled = sum(answer["fooled"] for answer in wrong)
         if fooled:
             sentences.append(
-                f"{model} errs on {len(wrong)} of them; {fooled} times it names the class its {bias} usually means."
+                f"{model} errs on {len(wrong)} of them; {times(fooled)} it names the class its {bias} usually means."
             )
     return sentences
+
+
+def times(number: int) -> str:
+    """How often, in words."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")

@@ -5,7 +5,7 @@ import shlex
 from typing import Any
 
 from debiaser.report.runs import Result, number
-from debiaser.report.tables import duration
+from debiaser.report.tables import count, duration
 
 ENVIRONMENT = {
     "debiaser": "debiaser",
@@ -70,7 +70,9 @@ def making(label: str, result: Result) -> dict[str, Any]:
         "folder": result["folder"].name,
         "command": command(result),
         "spec": json.dumps(result["spec"], indent=2, sort_keys=True, default=str),
-        "rows": [(str(name), "unknown" if value is None else f"{value:,}") for name, value in rows.items()],
+        "rows": [
+            (str(name), "unknown" if number(value) is None else count(number(value))) for name, value in rows.items()
+        ],
         "seconds": [(str(stage), duration(number(value))) for stage, value in result["seconds"].items()],
         "notes": [str(note) for note in result["notes"]],
         "versions": [(words, str(environment[name])) for name, words in ENVIRONMENT.items() if environment.get(name)],

@@ -3,10 +3,11 @@
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from debiaser.errors import Problem
@@ -86,16 +87,21 @@ def _title(results: Sequence[Result]) -> str:
     return f"{listed}: {names}"
 
 
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html")
+
+
 def render(title: str, sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
     """The page as text."""
     style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
     # The script is allowed by its hash: text from the data can never become a second one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = environment.get_template("page.html").render(
+    text = _template().render(
         title=title,
         sections=sections,
         warnings=warnings,

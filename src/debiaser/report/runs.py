@@ -46,7 +46,10 @@ def number(value: Any) -> float | None:
     """A finite float, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None  # an integer with hundreds of digits
 
 
 def read_result(folder: Path) -> Result:
@@ -57,18 +60,12 @@ def read_result(folder: Path) -> Result:
     for name, kind in {"dataset": str, "method": str, "metrics": dict}.items():
         if not isinstance(content.get(name), kind):
             raise ValueError(f"no usable '{name}' in it")  # noqa: TRY004 (one kind of error for the caller)
-    for name, kind in {
-        "spec": dict,
-        "seconds": dict,
-        "rows": dict,
-        "environment": dict,
-        "classes": list,
-        "notes": list,
-    }.items():
-        if not isinstance(content.get(name), kind):
-            content[name] = kind()
-    if not isinstance(content.get("published"), dict):
-        content["published"] = None
+    for name in ("spec", "seconds", "rows", "environment", "published"):
+        if not isinstance(content.get(name), dict):
+            content[name] = {}
+    for name in ("classes", "notes"):
+        if not isinstance(content.get(name), list):
+            content[name] = []
     content["folder"] = folder
     return content
 
@@ -99,7 +96,7 @@ def survey(folder: Path) -> Found:
                 left_out.append(f"{shown}: result.json was left out: {why(error)}.")
             else:
                 found.append(here)
-        elif any(trace in files for trace in TRACES):
+        elif "checkpoint" in subfolders or any(trace in files for trace in TRACES):
             left_out.append(f"{shown}: left out, the run has no result.json: it was stopped or is still going.")
     return Found(found, left_out)
 
@@ -148,34 +145,47 @@ def _cell(text: str | None) -> float | None:
 
 
 def _read_arrays(path: Path, names: tuple[str, ...]) -> Arrays:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz archive")
     with np.load(path, allow_pickle=False) as archive:
         return {name: np.asarray(archive[name]) for name in names}
 
 
-def _same_length(arrays: Arrays, names: tuple[str, ...]) -> None:
+def _check_aligned(arrays: Arrays, names: tuple[str, ...]) -> None:
+    """One number per row in each of these arrays, and as many rows in all."""
+    for name in names:
+        if arrays[name].ndim != 1 or not np.issubdtype(arrays[name].dtype, np.number):
+            raise ValueError(f"{name} is not one number per row")
     if len({len(arrays[name]) for name in names}) != 1:
         raise ValueError("its arrays differ in length")
+
+
+def _check_pictures(arrays: Arrays, name: str, rows: int) -> None:
+    images = arrays[name]
+    if images.shape[:1] != (rows,):
+        raise ValueError("its arrays differ in length")
+    if rows and (images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not images.size):
+        raise ValueError(f"{name} are not 8-bit colour pictures")
 
 
 def _read_vectors(path: Path) -> Arrays:
     names = ("score", "conflicting", "flipped")
     arrays = _read_arrays(path, names)
-    if any(array.ndim != 1 for array in arrays.values()):
-        raise ValueError("its arrays are not one number per row")
-    _same_length(arrays, names)
+    _check_aligned(arrays, names)
     return arrays
 
 
 def _read_samples(path: Path) -> Arrays:
-    train = ("train_images", "train_rows", "train_labels", "train_scores", "train_conflicting", "train_bias")
-    test = ("test_images", "test_rows", "test_labels", "test_bias", "test_conflicting", "test_probabilities")
-    arrays = _read_arrays(path, train + test)
-    for name in ("train_images", "test_images"):
-        images = arrays[name]
-        if len(images) and (images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8):
-            raise ValueError(f"{name} are not 8-bit colour pictures")
-    if len(arrays["test_rows"]) and arrays["test_probabilities"].ndim != 2:
-        raise ValueError("test_probabilities is not a table")
-    _same_length(arrays, train)
-    _same_length(arrays, test)
+    train = ("train_rows", "train_labels", "train_scores", "train_conflicting", "train_bias")
+    test = ("test_rows", "test_labels", "test_bias", "test_conflicting")
+    arrays = _read_arrays(path, (*train, *test, "train_images", "test_images", "test_probabilities"))
+    _check_aligned(arrays, train)
+    _check_aligned(arrays, test)
+    _check_pictures(arrays, "train_images", len(arrays["train_rows"]))
+    _check_pictures(arrays, "test_images", len(arrays["test_rows"]))
+    table = arrays["test_probabilities"]
+    if table.ndim != 2 or len(table) != len(arrays["test_rows"]) or not np.issubdtype(table.dtype, np.number):
+        raise ValueError("test_probabilities is not a table with one row per picture")
+    if len(table) and not table.shape[1]:
+        raise ValueError("test_probabilities has no columns")
     return arrays

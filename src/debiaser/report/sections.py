@@ -6,8 +6,9 @@ from typing import Any
 from debiaser.report import evidence
 from debiaser.report.evidence import Allowance, Shown
 from debiaser.report.making import making
+from debiaser.report.runs import number
 from debiaser.report.tables import ACCURACIES, HEADINGS, Row, count, duration, published, share, spread
-from debiaser.report.words import Finding, bias_word, finding, noun, percent, points
+from debiaser.report.words import Finding, bias_word, finding, noun, part, percent, points, share_before
 
 Part = dict[str, Any]
 
@@ -43,9 +44,9 @@ def section(rows: Sequence[Row], shown: Sequence[Shown], identity: str, allowanc
 def galleries(shown: Sequence[Shown], bias: str, allowance: Allowance) -> list[Part]:
     """The pictures by score of each run, PGD's first; only the first is unfolded."""
     scored = sorted(shown, key=lambda one: one.result["method"] != "pgd")
-    parts = [evidence.gallery(one, bias, 8 if len(shown) <= 3 else 4, allowance) for one in scored]
-    first = next((part for part in parts if part["classes"]), None)
-    return [{**part, "first": part is first} for part in parts]
+    made = [evidence.gallery(one, bias, 8 if len(shown) <= 3 else 4, allowance) for one in scored]
+    first = next((one for one in made if one["classes"]), None)
+    return [{**one, "first": one is first} for one in made]
 
 
 def _unscored(shown: Sequence[Shown], things: str) -> str:
@@ -78,6 +79,8 @@ def tiles(said: Finding, things: str) -> list[Part]:
         "worst_group": "right in the worst group",
     }
     before, after = said.plain, said.treated
+    if not _large_groups(before or after):
+        del names["worst_group"]
     result = []
     for metric, words in names.items():
         values = [row[metric] if row else None for row in (before, after)]
@@ -91,7 +94,25 @@ def tiles(said: Finding, things: str) -> list[Part]:
             text = {"up": f"{points(gain)} more", "down": f"{points(gain)} fewer", "same": "no change"}[direction]
             change = {"direction": direction, "text": text}
         result.append({"values": present, "words": words, "change": change})
-    return result
+    return result + _draws(after, things)
+
+
+def _large_groups(row: Row | None) -> bool:
+    """Whether the groups (class x bias value) hold enough test samples for a big number; in the digits it is five."""
+    if row is None:
+        return False
+    first = row["results"][0]
+    return (number(first["rows"].get("test")) or 0.0) >= 20 * max(len(first["classes"]), 1) ** 2
+
+
+def _draws(row: Row | None, things: str) -> list[Part]:
+    """The tile on what resampling does to the training set."""
+    mass = row["score_conflicting_mass"] if row else None
+    before = share_before(row["results"][0]) if row else None
+    if mass is None or before is None:
+        return []
+    words = f"of the training draws fall on {things} that go against the shortcut"
+    return [{"values": [part(before), part(mass)], "words": words, "change": None}]
 
 
 def _bar(row: Row) -> Part:
@@ -101,17 +122,18 @@ def _bar(row: Row) -> Part:
 def table(rows: Sequence[Row]) -> Part:
     """The table of all rows; a column that would be empty is left out."""
     accuracies = [name for name in ACCURACIES if any(row[name] is not None for row in rows)]
-    best: dict[tuple[Any, str], float] = {}
+    values: dict[tuple[Any, str], set[float]] = {}
     for row in rows:
         for name in accuracies:
             if row[name] is not None:
-                best[row["place"], name] = max(row[name], best.get((row["place"], name), row[name]))
+                values.setdefault((row["place"], name), set()).add(row[name])
+    best = {key: max(found) for key, found in values.items() if len(found) > 1}
     with_published = any(published(row) for row in rows)
     groups: dict[str, list[Part]] = {}
     for row in rows:
         cells = [
             {"heading": HEADINGS[name], "text": spread(row[name], row[f"{name}_std"]), "value": row[name]}
-            | {"best": len(rows) > 1 and row[name] is not None and row[name] == best[row["place"], name]}
+            | {"best": row[name] is not None and row[name] == best.get((row["place"], name))}
             for name in accuracies
         ]
         groups.setdefault(heading(row), []).append(

@@ -28,7 +28,6 @@ HEADINGS = {
     "conflicting": "Conflicting",
     "worst_group": "Worst group",
 }
-COLUMNS = ("Method", *HEADINGS.values(), "Seeds", "Samples seen", "Time")
 
 
 def method_name(method: str) -> str:
@@ -93,7 +92,7 @@ def _row_order(row: Row) -> tuple[Any, ...]:
 
 
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
-    members = sorted(_distinct(members), key=lambda result: (_seed(result), str(result.get("key", ""))))
+    members = sorted(_distinct(members), key=lambda result: (seed_of(result), str(result.get("key", ""))))
     first = members[0]
     dataset, rho, noise, recipe = place(first)
     differing = {name: settings(first).get(name) for name in names}
@@ -107,7 +106,7 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
         "method": str(first["method"]),
         "differing": differing,
         "label": label,
-        "seeds": [_seed(result) for result in members],
+        "seeds": [seed_of(result) for result in members],
         "results": list(members),
         "published": first.get("published"),
     }
@@ -125,16 +124,17 @@ def _metric(name: str) -> Callable[[Result], Any]:
     return lambda result: result["metrics"].get(name)
 
 
-def _seed(result: Result) -> int:
+def seed_of(result: Result) -> int:
+    """The seed, 0 where none is named."""
     seed = number(result.get("seed"))
     return int(seed) if seed is not None else 0
 
 
 def _distinct(members: Sequence[Result]) -> list[Result]:
     """Each run once: a copy of a run folder is no further seed."""
-    seen: dict[Any, Result] = {}
+    seen: dict[str, Result] = {}
     for position, result in enumerate(members):
-        seen.setdefault(result.get("key") or position, result)
+        seen.setdefault(str(result.get("key") or position), result)
     return list(seen.values())
 
 
@@ -195,12 +195,31 @@ def published(row: Row) -> str:
     return "" if mean is None else spread(mean, number(printed.get("std")), 2)
 
 
-def text_cells(row: Row) -> list[str]:
-    """The row as text for a terminal, one cell per name of COLUMNS."""
-    return [
-        row["label"],
-        *(spread(row[name], row[f"{name}_std"]) for name in ACCURACIES),
-        count(len(row["seeds"])),
-        count(row["samples_seen"]),
-        duration(row["seconds"]),
+def text_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells as text, for a terminal; columns that would be empty or all alike are left out."""
+    columns: list[tuple[str, Callable[[Row], str], bool]] = [
+        ("Method", lambda row: row["label"], True),
+        ("Dataset", lambda row: row["dataset"], _differ(rows, "dataset")),
+        ("rho", lambda row: share(row["rho"]), _differ(rows, "rho")),
+        ("Noise", lambda row: share(row["noise"]), _differ(rows, "noise")),
+        ("Recipe", lambda row: row["recipe"], _differ(rows, "recipe")),
+        *((HEADINGS[name], _accuracy_cell(name), _any(rows, name)) for name in ACCURACIES),
+        ("Published", lambda row: published(row) or "–", any(published(row) for row in rows)),
+        ("Seeds", lambda row: count(len(row["seeds"])), True),
+        ("Samples seen", lambda row: count(row["samples_seen"]), _any(rows, "samples_seen")),
+        ("Time", lambda row: duration(row["seconds"]), _any(rows, "seconds")),
     ]
+    kept = [(heading, cell) for heading, cell, wanted in columns if wanted]
+    return [heading for heading, _ in kept], [[cell(row) for _, cell in kept] for row in rows]
+
+
+def _any(rows: Sequence[Row], name: str) -> bool:
+    return any(row[name] is not None for row in rows)
+
+
+def _differ(rows: Sequence[Row], name: str) -> bool:
+    return len({row[name] for row in rows}) > 1
+
+
+def _accuracy_cell(name: str) -> Callable[[Row], str]:
+    return lambda row: spread(row[name], row[f"{name}_std"])

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scipy import stats
 
-from debiaser.report.runs import number
-from debiaser.report.tables import Row, count, method_name
+from debiaser.report.runs import Result, number
+from debiaser.report.tables import Row, count, method_name, seed_of
 
 # A model whose accuracy differs less than this between the two kinds of pictures is not said to follow the shortcut.
 NOTICEABLE_GAP = 10.0
 # Differences below one point are never called a gain, however many test pictures there are.
 SMALLEST_GAIN = 1.0
+# Below this effective sample size a training hangs on a handful of samples.
+FEW = 50
 TEXTS = frozenset({"civilcomments"})
 
 
@@ -43,9 +44,8 @@ def percent(value: float) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of accuracies, without its sign; decimals only below ten."""
-    size = abs(value)
-    text = f"{size:.0f}" if size >= 9.95 else f"{size:.1f}"
+    """A difference of accuracies, without its sign."""
+    text = f"{abs(value):.1f}"
     return f"{text} point" if text == "1.0" else f"{text} points"
 
 
@@ -140,19 +140,19 @@ def margin(plain: Row, treated: Row, metric: str) -> float:
 def _tested(row: Row, metric: str) -> float:
     """How many test pictures stand behind a mean, over all its seeds."""
     size = sum(number(result["rows"].get("test")) or 0.0 for result in row["results"])
-    if metric != "conflicting":
+    if metric not in ("aligned", "conflicting"):
         return max(size, 1.0)
     unbiased, aligned, conflicting = row["unbiased"], row["aligned"], row["conflicting"]
     # Accuracy on all is the weighted mean of the two kinds, which gives their shares unless both are equal.
     weight = 0.5
-    if unbiased is not None and aligned is not None and abs(conflicting - aligned) > 2:
-        weight = min(max((unbiased - aligned) / (conflicting - aligned), 0.05), 1.0)
-    return max(size * weight, 1.0)
+    if None not in (unbiased, aligned, conflicting) and abs(conflicting - aligned) > 2:
+        weight = min(max((unbiased - aligned) / (conflicting - aligned), 0.05), 0.95)
+    return max(size * (weight if metric == "conflicting" else 1 - weight), 1.0)
 
 
 def _paired_differences(plain: Row, treated: Row, metric: str) -> list[float]:
-    first = {result.get("seed"): number(result["metrics"].get(metric)) for result in plain["results"]}
-    second = {result.get("seed"): number(result["metrics"].get(metric)) for result in treated["results"]}
+    first = {seed_of(result): number(result["metrics"].get(metric)) for result in plain["results"]}
+    second = {seed_of(result): number(result["metrics"].get(metric)) for result in treated["results"]}
     pairs = [(first[seed], second.get(seed)) for seed in first]
     return [after - before for before, after in pairs if before is not None and after is not None]
 
@@ -201,12 +201,16 @@ def _cost(plain: Row, treated: Row, things: str) -> list[str]:
     change = _difference(plain, treated, "aligned")
     if change is None:
         return []
-    where = f"the {things} that follow the shortcut"
-    if change <= -SMALLEST_GAIN:
-        return [f"It costs {points(change)} on {where} ({percent(treated['aligned'])} right)."]
-    if change >= SMALLEST_GAIN:
-        return [f"On {where} it gains {points(change)} as well."]
-    return [f"On {where} nothing is lost ({percent(treated['aligned'])} right)."]
+    where, right = f"the {things} that follow the shortcut", f"{percent(treated['aligned'])} right"
+    if abs(change) < SMALLEST_GAIN:
+        return [f"On {where} next to nothing changes ({right})."]
+    doubt = ""
+    if abs(change) < margin(plain, treated, "aligned"):
+        doubt = (
+            f"; the test set has few of these, so below {points(margin(plain, treated, 'aligned'))} it can be chance"
+        )
+    verb = "it loses" if change < 0 else "it gains"
+    return [f"On {where} {verb} {points(change)} ({right}{doubt})."]
 
 
 def _fairness(plain: Row, treated: Row) -> str:
@@ -228,11 +232,18 @@ def _certainty(rows: Sequence[Row]) -> str:
     return f"Averages over {seeds} seeds."
 
 
-def _part(fraction: float) -> str:
+def part(fraction: float) -> str:
+    """A share in percent, with a decimal where it is small."""
     return percent(fraction * 100) if fraction >= 0.0995 else f"{fraction * 100:.2g}%"
 
 
-def score_words(result: dict[str, Any], things: str) -> list[str]:
+def share_before(result: Result) -> float | None:
+    """The share of the training set that goes against the shortcut: counted if known, else rho."""
+    train, conflicting = number(result["rows"].get("train")), number(result["rows"].get("conflicting"))
+    return conflicting / train if train and conflicting is not None else number(result.get("rho"))
+
+
+def score_words(result: Result, things: str) -> list[str]:
     """What the scores of one run are worth, in sentences."""
     metrics, rows = result["metrics"], result["rows"]
     auroc, mass = number(metrics.get("score_auroc")), number(metrics.get("score_conflicting_mass"))
@@ -240,8 +251,7 @@ def score_words(result: dict[str, Any], things: str) -> list[str]:
         number(metrics.get("score_average_precision")),
         number(metrics.get("score_effective_sample_size")),
     )
-    train, conflicting = number(rows.get("train")), number(rows.get("conflicting"))
-    before = conflicting / train if train and conflicting is not None else number(result.get("rho"))
+    train, before = number(rows.get("train")), share_before(result)
     sentences = []
     if auroc is not None:
         sentences.append(
@@ -253,9 +263,10 @@ def score_words(result: dict[str, Any], things: str) -> list[str]:
         sentences.append(f"Average precision {precision:.3f}{blind}.")
     if mass is not None and before is not None:
         sentences.append(
-            f"The {things} that go against the shortcut are {_part(before)} of the training set"
-            f" and get {_part(mass)} of the draws of the debiased training."
+            f"The {things} that go against the shortcut are {part(before)} of the training set"
+            f" and get {part(mass)} of the draws of the debiased training."
         )
     if size is not None and train:
-        sentences.append(f"The debiased training rests on about {count(size)} of {count(train)} {things}.")
+        few = " That is few, so expect other seeds to differ." if size < FEW else ""
+        sentences.append(f"The debiased training rests on about {count(size)} of {count(train)} {things}.{few}")
     return sentences

@@ -1,0 +1,77 @@
+"""What every test may use: one thread, real data where it is, tiny tasks, the command run as a command."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from debiaser.data import digits
+from debiaser.data.augment import PAPER
+from debiaser.data.split import Benchmark
+from debiaser.learn.nets import new_net
+from debiaser.learn.recipe import Recipe
+from debiaser.methods.task import Task
+
+ROOT = Path(__file__).resolve().parents[1]
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with real raw data; without one, the test says that it did not run."""
+    named = os.environ.get("DEBIASER_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("real data is not here (set DEBIASER_DATA): this test did not run")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def benchmark_digits() -> Benchmark:
+    return digits.load(None, 0.05, 0)
+
+
+@pytest.fixture
+def tiny_task(benchmark_digits: Benchmark) -> Callable[..., Task]:
+    """A maker of tasks on 192 rows, one epoch a stage."""
+    rows = torch.arange(192)
+
+    def make(**changes: Any) -> Task:
+        plan: dict[str, Any] = {
+            "train": benchmark_digits.train.subset(rows),
+            "make_model": lambda seed: new_net("simconv1", 10, seed),
+            "recipe": Recipe(epochs=1, batch_size=64, lr=0.05),
+            "valid": benchmark_digits.valid,
+            "augment": PAPER,
+        }
+        return Task(**{**plan, **changes})
+
+    return make
+
+
+class Done(subprocess.CompletedProcess[str]):
+    """A command that has ended."""
+
+    @property
+    def last_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.stdout.strip().splitlines()[-1])
+        return content
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., Done]:
+    """`debiaser ...` run as a command in an empty folder."""
+
+    def run(*words: str, cwd: Path = tmp_path, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        line = [sys.executable, "-m", "debiaser", *words]
+        done = subprocess.run(line, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
+        return Done(done.args, done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,169 @@
+"""The loop: it resumes bit for bit, follows its schedule, and says when it diverges."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from debiaser.data.split import Split
+from debiaser.errors import Misuse, Problem
+from debiaser.learn import engine
+from debiaser.learn.checkpoint import Checkpoint, Checkpoints, read_tensors, write_tensors
+from debiaser.learn.engine import Silence, Stage, fit, split_rows, steps_in
+from debiaser.learn.objectives import Supervised
+from debiaser.learn.recipe import Recipe, one_cycle
+from debiaser.methods import METHODS
+from debiaser.methods.task import Task
+
+
+class Kill(Exception):
+    pass
+
+
+class KillAt(Silence):
+    """Stops the training in the middle of some step."""
+
+    def __init__(self, when: int) -> None:
+        self.left = when
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Kill
+
+
+@pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight"}])
+def test_interrupted_is_the_same_as_undisturbed(
+    variant: dict[str, object], tiny_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
+    method = METHODS["pgd"](**variant)
+    calm = tiny_task(recipe=recipe)
+    expected = method.fit(calm)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        when = int(torch.randint(1, 8, (1,), generator=generator))
+        task = tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path), listener=KillAt(when))
+        try:
+            found = method.fit(task)
+            break
+        except Kill:
+            continue
+    else:
+        pytest.fail("never came to an end")
+    assert all(torch.equal(tensor, found.state_dict()[name]) for name, tensor in expected.state_dict().items())
+    assert (task.journal.vectors["score"] == calm.journal.vectors["score"]).all()
+    kept = [[row[name] for name in ("stage", "epoch", "seen", "lr", "loss")] for row in task.journal.history]
+    assert kept == [[row[name] for name in ("stage", "epoch", "seen", "lr", "loss")] for row in calm.journal.history]
+
+
+def test_adam_resumes_too(tmp_path: Path) -> None:
+    split = Split.of(torch.randn(40, 6), torch.randint(0, 3, (40,)))
+    recipe = Recipe(epochs=4, batch_size=16, optimizer="adamw", lr=0.01, schedule="linear", clip=1.0)
+
+    def objective() -> Supervised:
+        torch.manual_seed(0)
+        return Supervised(nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 3)))
+
+    calm, broken = objective(), objective()
+    fit(calm, Stage("s", split, recipe, 1), Checkpoint(None))
+    with pytest.raises(Kill):
+        fit(broken, Stage("s", split, recipe, 1, listener=KillAt(7)), Checkpoint(tmp_path / "state"))
+    again = objective()
+    history = fit(again, Stage("s", split, recipe, 1), Checkpoint(tmp_path / "state"))
+    assert len(history) == 4
+    assert all(torch.equal(calm.state_dict()[name], tensor) for name, tensor in again.state_dict().items())
+
+
+def test_a_damaged_checkpoint_is_said_and_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "state.safetensors"
+    write_tensors(path, {"a": torch.arange(1000)}, history=[])
+    assert read_tensors(path).plain == {"history": []}
+    path.write_bytes(path.read_bytes()[:-100])
+    assert Checkpoint(path).load() is None
+    assert "damaged" in caplog.text and not path.exists()
+
+
+def test_nan_stops_with_epoch_and_step() -> None:
+    split = Split.of(torch.full((8, 2), 1e38), torch.zeros(8, dtype=torch.long))
+    with pytest.raises(Problem, match=r"stage 'biased', epoch \d, step \d.*learning rate"):
+        fit(Supervised(nn.Linear(2, 2)), Stage("biased", split, Recipe(epochs=2, lr=1e5), 0), Checkpoint(None))
+
+
+def test_the_callers_random_state_is_left() -> None:
+    split = Split.of(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
+    objective = Supervised(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    before = torch.get_rng_state()
+    fit(objective, Stage("s", split, Recipe(epochs=1), 0), Checkpoint(None))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_last_batch_of_one_joins_the_one_before() -> None:
+    assert [len(part) for part in split_rows(torch.arange(129), 64)] == [64, 65]
+    assert [len(part) for part in split_rows(torch.arange(130), 64)] == [64, 64, 2]
+    assert [len(part) for part in split_rows(torch.arange(1), 64)] == [1]
+    assert torch.cat(split_rows(torch.arange(129), 64)).tolist() == list(range(129))
+    for rows in range(1, 300):
+        assert len(split_rows(torch.arange(rows), 64)) == steps_in(rows, 64)
+
+
+def test_weights_act_as_repetition() -> None:
+    """A weight of 2 on a row is that row twice, as far as the gradient goes."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(3, 2), torch.randn(3, 3), torch.tensor([0, 1, 0])
+    from debiaser.data.split import Batch
+
+    weighted = Supervised(model, weights=torch.tensor([2.0, 1.0, 0.0]))(Batch(x, y, torch.arange(3)))
+    repeated = Supervised(model)(Batch(x[[0, 0, 1]], y[[0, 0, 1]], torch.arange(3)))
+    assert torch.allclose(weighted, repeated)
+
+
+def test_schedules_match_torch() -> None:
+    steps, epochs = 5, 12
+
+    def rates(recipe: Recipe, make: Callable[[torch.optim.Optimizer], object], per_epoch: bool) -> None:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=recipe.lr, momentum=0.9)
+        scheduler = make(optimizer)
+        for step in range(steps * epochs):
+            expected = optimizer.param_groups[0]["lr"]
+            assert math.isclose(recipe.learning_rate(step, steps), expected, rel_tol=1e-6, abs_tol=1e-12), step
+            optimizer.step()
+            if not per_epoch or (step + 1) % steps == 0:
+                scheduler.step()
+
+    lr = torch.optim.lr_scheduler
+    step = Recipe(epochs=epochs, lr=0.3, schedule="step", decay=0.1, decay_every=4)
+    rates(step, lambda o: lr.StepLR(o, 4, 0.1), True)
+    rates(Recipe(epochs=epochs, lr=0.3, schedule="cosine"), lambda o: lr.CosineAnnealingLR(o, epochs), True)
+    rates(
+        Recipe(epochs=epochs, lr=0.3, schedule="one-cycle"),
+        lambda o: lr.OneCycleLR(o, 0.3, total_steps=steps * epochs, cycle_momentum=False),
+        False,
+    )
+    linear = Recipe(epochs=epochs, lr=0.3, schedule="linear")
+    assert linear.learning_rate(0, steps) == 0.3 and linear.learning_rate(30, steps) == pytest.approx(0.15)
+    assert Recipe(schedule="constant", lr=0.3).learning_rate(99, steps) == 0.3
+    assert one_cycle(59, 60, 1.0, 0.3) == pytest.approx(1 / 25e4)
+    assert all(0 < one_cycle(step, total, 1.0, 0.3) <= 1 for total in range(1, 9) for step in range(total))
+
+
+def test_recipes_are_checked() -> None:
+    for wrong in ({"epochs": 0}, {"lr": 0}, {"lr": -1}, {"batch_size": 0}, {"optimizer": "x"}, {"schedule": "x"}):
+        with pytest.raises(Misuse):
+            Recipe(**wrong)
+    with pytest.raises(Misuse, match="rate"):
+        Recipe(stages={"biased": {"rate": 1}})
+    recipe = Recipe(epochs=10, stages={"biased": {"epochs": 4, "lr": 0.5}})
+    assert recipe.of_stage("biased").epochs == 4 and recipe.of_stage("biased").lr == 0.5
+    assert recipe.of_stage("debiased").epochs == 10 and recipe.of_stage("vanilla", 2).epochs == 20
+    assert recipe.with_epochs(3).of_stage("biased").epochs == 3 and recipe.with_epochs(3).of_stage("biased").lr == 0.5
+
+
+def test_only_one_loop() -> None:
+    """`backward` and `optimizer.step` stand in one file of the package."""
+    source = Path(engine.__file__).parents[1]
+    users = [path.name for path in source.rglob("*.py") if "optimizer.step(" in path.read_text()]
+    assert users == ["engine.py"]
