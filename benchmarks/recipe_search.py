@@ -50,7 +50,7 @@ CANDIDATES = {
     # digits: 1,167 rows
     **{
         f"digits {biased}+{epochs - biased} lr {lr:g} batch {size}": candidate(biased, epochs - biased, lr, size)
-        for epochs in (20, 30, 40, 60)
+        for epochs in (20, 30, 40, 60, 80)
         for biased in (2, 4, 6, 8, 15, 30)
         if biased < epochs
         for lr in (0.02, 0.05, 0.1)

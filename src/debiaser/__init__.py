@@ -14,19 +14,42 @@ _HOMES = {
     "gradient_norms": "debiaser.learn.scores",
     "ScoreSampler": "debiaser.learn.sampling",
     "Recipe": "debiaser.learn.recipe",
+    "BPA": "debiaser.methods",
+    "CNC": "debiaser.methods",
+    "Disen": "debiaser.methods",
+    "EIIL": "debiaser.methods",
+    "GEORGE": "debiaser.methods",
+    "JTT": "debiaser.methods",
+    "LfF": "debiaser.methods",
     "PGD": "debiaser.methods",
     "Vanilla": "debiaser.methods",
     "debias": "debiaser.methods.debias",
 }
 
-__all__ = ["PGD", "GCELoss", "Recipe", "ScoreSampler", "Vanilla", "__version__", "debias", "gradient_norms"]
+__all__ = [
+    "BPA",
+    "CNC",
+    "EIIL",
+    "GEORGE",
+    "JTT",
+    "PGD",
+    "Disen",
+    "GCELoss",
+    "LfF",
+    "Recipe",
+    "ScoreSampler",
+    "Vanilla",
+    "__version__",
+    "debias",
+    "gradient_norms",
+]
 
 if TYPE_CHECKING:
     from debiaser.learn.losses import GCELoss
     from debiaser.learn.recipe import Recipe
     from debiaser.learn.sampling import ScoreSampler
     from debiaser.learn.scores import gradient_norms
-    from debiaser.methods import PGD, Vanilla
+    from debiaser.methods import BPA, CNC, EIIL, GEORGE, JTT, PGD, Disen, LfF, Vanilla
     from debiaser.methods.debias import debias
 
 

@@ -1,6 +1,5 @@
 """From a spec to a result: load, train, judge, keep."""
 
-import dataclasses
 import logging
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from torch import nn
 from debiaser.bench import metrics, paper, results
 from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
-from debiaser.bench.spec import Spec
+from debiaser.bench.spec import Spec, as_declared
 from debiaser.data import DATASETS, Benchmark
 from debiaser.files import make_folder, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
@@ -113,7 +112,7 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
 
 def published_number(spec: Spec) -> dict[str, object] | None:
     """What the paper prints for this run, where it is one of the paper's (its fields as in the settings)."""
-    usual = dataclasses.asdict(METHODS[spec.method](**SETTINGS[spec.dataset].methods.get(spec.method, {})))
+    usual = as_declared(METHODS[spec.method](**SETTINGS[spec.dataset].methods.get(spec.method, {})))
     number = paper.published(spec.dataset, spec.method, spec.rho) if usual == spec.fields and not spec.noise else None
     if number is None or number.mean is None:
         return None

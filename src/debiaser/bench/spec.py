@@ -101,9 +101,21 @@ def new_spec(
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
-        fields=dataclasses.asdict(METHODS[method](**fields)),
+        fields=as_declared(METHODS[method](**fields)),
         options=parse_options(dataset, options),
     )
+
+
+def as_declared(method: Method) -> dict[str, Any]:
+    """The method's fields as plain values of their declared types: 2 and 2.0 are the same float."""
+    hints = typing.get_type_hints(type(method))
+    values = dataclasses.asdict(method)  # type: ignore[call-overload]
+
+    def plain(name: str, value: Any) -> Any:
+        wants_float = hints[name] is float or float in typing.get_args(hints[name])
+        return float(value) if wants_float and value is not None else value
+
+    return {name: plain(name, value) for name, value in values.items()}
 
 
 def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:

@@ -16,6 +16,11 @@ from debiaser.randomness import numpy_stream
 class RowSampler(Protocol):
     """Anything that says which rows an epoch consists of."""
 
+    @property
+    def identity(self) -> bytes:
+        """What decides its draws: samplers that differ in it draw other rows."""
+        ...
+
     def draw(self, epoch: int) -> Tensor:
         """(m,) row numbers of this epoch."""
         ...
@@ -26,6 +31,10 @@ class Shuffle:
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self.n, self.seed = n, seed
+
+    @property
+    def identity(self) -> bytes:
+        return f"shuffle {self.n} {self.seed}".encode()
 
     def draw(self, epoch: int) -> Tensor:
         return torch.from_numpy(numpy_stream(self.seed, "shuffle", epoch).permutation(self.n))
@@ -63,6 +72,11 @@ class ScoreSampler(Sampler[int]):
         uniform = numpy_stream(self.seed, "score", epoch).random(self.length) * self._cumulative[-1]
         rows = np.searchsorted(self._cumulative, uniform, side="right")  # "right": a row of score 0 is never drawn
         return torch.from_numpy(np.minimum(rows, self._last))
+
+    @property
+    def identity(self) -> bytes:
+        """Probabilities, seed and length."""
+        return self.probabilities.tobytes() + f"{self.seed} {self.length}".encode()
 
     @property
     def effective_sample_size(self) -> float:

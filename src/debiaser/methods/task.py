@@ -20,7 +20,7 @@ from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.objectives import Objective
 from debiaser.learn.outputs import Outputs, collect, look, reduce
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import RowSampler, ScoreSampler
+from debiaser.learn.sampling import RowSampler
 from debiaser.randomness import derive, torch_stream
 
 
@@ -150,7 +150,6 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, changing:
     for name, tensor in objective.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    if isinstance(plan.sampler, ScoreSampler) and not changing:
-        digest.update(plan.sampler.probabilities.tobytes())
-        digest.update(str(plan.sampler.seed).encode())
+    if plan.sampler is not None and not changing:
+        digest.update(plan.sampler.identity)
     return f"{plan.name}-{digest.hexdigest()}"

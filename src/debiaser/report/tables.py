@@ -195,8 +195,11 @@ def published(row: Row) -> str:
     return "" if mean is None else spread(mean, number(printed.get("std")), 2)
 
 
-def text_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells as text, for a terminal; columns that would be empty or all alike are left out."""
+def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells as text; columns that would be empty or all alike are left out.
+
+    What is `kept_for_good`, in a document, has the detector's figures and no times, which belong to one machine.
+    """
     columns: list[tuple[str, Callable[[Row], str], bool]] = [
         ("Method", lambda row: row["label"], True),
         ("Dataset", lambda row: row["dataset"], _differ(rows, "dataset")),
@@ -205,12 +208,39 @@ def text_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         ("Recipe", lambda row: row["recipe"], _differ(rows, "recipe")),
         *((HEADINGS[name], _accuracy_cell(name), _any(rows, name)) for name in ACCURACIES),
         ("Published", lambda row: published(row) or "–", any(published(row) for row in rows)),
+        ("Difference", difference, kept_for_good and any(published(row) for row in rows)),
         ("Seeds", lambda row: count(len(row["seeds"])), True),
+        ("Conflicting rows drawn", drawn, kept_for_good),
+        ("AUROC of scores", lambda row: digits_of(row["score_auroc"]), kept_for_good and _any(rows, "score_auroc")),
         ("Samples seen", lambda row: count(row["samples_seen"]), _any(rows, "samples_seen")),
-        ("Time", lambda row: duration(row["seconds"]), _any(rows, "seconds")),
+        ("Time", lambda row: duration(row["seconds"]), not kept_for_good and _any(rows, "seconds")),
     ]
     kept = [(heading, cell) for heading, cell, wanted in columns if wanted]
     return [heading for heading, _ in kept], [[cell(row) for _, cell in kept] for row in rows]
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The table as Markdown, for README and docs."""
+    headings, cells = text_table(rows, kept_for_good=True)
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *cells]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def difference(row: Row) -> str:
+    """Ours minus the published number, in points."""
+    printed = number((row["published"] or {}).get("mean"))
+    return "–" if printed is None or row["unbiased"] is None else f"{row['unbiased'] - printed:+.2f}"
+
+
+def drawn(row: Row) -> str:
+    """How many training rows go against the shortcut, seed by seed."""
+    counts = [result["rows"].get("conflicting") for result in row["results"]]
+    return ", ".join("unknown" if value is None else f"{value:,}" for value in counts)
+
+
+def digits_of(value: float | None) -> str:
+    """0.9963, or a dash."""
+    return "–" if value is None else f"{value:.4f}"
 
 
 def _any(rows: Sequence[Row], name: str) -> bool:

@@ -1,0 +1,83 @@
+"""The tables in README and docs, made from `results/`: no number in a document is typed by hand.
+
+`python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
+with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
+`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from debiaser.bench.results import Result, read_result
+from debiaser.errors import Problem
+from debiaser.files import write_json, write_text
+from debiaser.report.tables import markdown_table, summary_rows
+
+MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def collect(runs: Path, results: Path) -> int:
+    """How many finished runs below a folder were copied to `results/<dataset>/<key>.json`."""
+    found = [result for path in sorted(runs.rglob("result.json")) if (result := read_result(path.parent))]
+    for result in found:
+        write_json(results / str(result["dataset"]) / f"{result['key']}.json", result)
+    return len(found)
+
+
+def read_results(results: Path, dataset: str) -> list[Result]:
+    """The kept results of a dataset."""
+    found: list[Result] = [json.loads(path.read_text()) for path in sorted((results / dataset).glob("*.json"))]
+    return [result for result in found if "protocol" in result]
+
+
+def table(results: Path, what: str) -> str:
+    """The table for a mark: `dataset [name=value ...]`."""
+    dataset, *filters = what.split()
+    found = read_results(results, dataset)
+    for condition in filters:
+        name, _, value = condition.partition("=")
+        found = [result for result in found if str(result.get(name)) == value]
+    if not found:
+        return "*Not run yet.*\n"
+    return markdown_table(summary_rows(found)) + "\n"
+
+
+def renew(text: str, results: Path) -> str:
+    """The document with every marked table made anew."""
+    return MARK.sub(lambda mark: f"{mark[1]}\n{table(results, mark['what'])}\n{mark[3]}", text)
+
+
+def documents(root: Path) -> Iterable[Path]:
+    """The documents that may hold tables."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def main(arguments: list[str]) -> None:
+    """Renew, or check, all documents of the checkout that is the current folder."""
+    parser = argparse.ArgumentParser(prog="python -m debiaser.bench.readme")
+    parser.add_argument("--collect", type=Path)
+    parser.add_argument("--check", action="store_true")
+    chosen, root = parser.parse_args(arguments), Path.cwd()
+    if chosen.collect:
+        collect(chosen.collect, root / "results")
+    stale = []
+    for path in documents(root):
+        text = path.read_text()
+        renewed = renew(text, root / "results")
+        if renewed != text:
+            stale.append(str(path.relative_to(root)))
+            if not chosen.check:
+                write_text(path, renewed)
+    if stale and chosen.check:
+        raise Problem(f"tables are not up to date in {', '.join(stale)}: run `make results`")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Problem as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,232 @@
+"""CNC: correct-n-contrast (Zhang, Sohoni, Zhang, Finn and Ré, ICML 2022)."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.data.split import Batch
+from debiaser.errors import Misuse, known
+from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed, timed
+from debiaser.learn.losses import cross_entropy
+from debiaser.learn.objectives import Objective, Supervised
+from debiaser.learn.outputs import Outputs, evaluating, find_head
+from debiaser.learn.robust import check_number, check_share
+from debiaser.methods.task import Task
+from debiaser.randomness import numpy_stream
+
+log = logging.getLogger("debiaser")
+SLICINGS = ("features", "prediction")
+ROLES = 4  # anchors, positives, negatives, easy negatives
+STARTS = 10  # of the mixture of Gaussians
+
+
+@dataclass(frozen=True)
+class CNC:
+    """Train, guess each row's shortcut, train a fresh network that draws classes together across shortcuts.
+
+    reference: length of the first training in times the recipe's epochs; slice_by: the guess is its prediction, or its
+    features' cluster (UMAP, Gaussians, matched to labels); temperature: of the contrast; contrast: its weight lambda,
+    cross-entropy has the rest; tasks: contrastive tasks in a batch; frozen_statistics: the network below its last layer
+    stays in eval mode, as the authors' pretrained ones do; augment: in training.
+    """
+
+    reference: float = 1
+    slice_by: str = "prediction"
+    temperature: float = 0.05
+    contrast: float = 0.75
+    tasks: int = 4
+    frozen_statistics: bool = False
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        check_number("reference", self.reference, 0)
+        check_number("temperature", self.temperature, 0)
+        check_share("contrast", self.contrast)
+        if self.tasks < 1:
+            raise Misuse(f"tasks must be at least 1, got {self.tasks}")
+        if self.slice_by not in SLICINGS:
+            raise known("slice_by", self.slice_by, SLICINGS)
+
+    def fit(self, task: Task) -> nn.Module:
+        """The network trained by contrast."""
+        task = task if self.augment else task.plain()
+        labels, size = task.train.y.numpy(), task.recipe.of_stage("debiased").batch_size
+        check_layout(labels, size, self.tasks)
+        reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
+        with timed(task.journal.seconds):
+            outputs = task.outputs(reference)
+            slices = predicted(outputs) if self.slice_by == "prediction" else clustered(outputs, task.seed)  # stage 2
+        task.journal.note("slice", slices)
+        task.journal.note("error", (slices != labels).astype(np.int8))
+        fresh = task.new_model("second")
+        contrast = Contrast(fresh, head_name(fresh, task.train.batch(torch.arange(2)).x), self)
+        return task.fit(
+            contrast, "debiased", sampler=TaskSampler(labels, slices, size, self.tasks, task.seed)
+        )  # stage 3
+
+
+def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
+    """Refuse data without a second class, and a batch that is not so many tasks of four equal parts."""
+    if len(np.unique(labels)) < 2:
+        raise Misuse("CNC contrasts classes: the labels hold only one")
+    if batch_size % (ROLES * tasks):
+        raise Misuse(
+            f"a batch of {batch_size} is not {tasks} contrastive tasks of four equal parts: make batch_size a multiple "
+            f"of {ROLES * tasks}, or change tasks"
+        )
+
+
+def predicted(outputs: Outputs) -> Groups:
+    """(n,) the class that the reference predicts."""
+    return outputs.logits.argmax(1).numpy()
+
+
+def clustered(outputs: Outputs, seed: int) -> Groups:
+    """(n,) the cluster of each row's features, of as many as classes, named to agree with most labels."""
+    from scipy.optimize import linear_sum_assignment
+
+    features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
+    points, _ = reduce_features(features, features[:0], "umap", 2, stream_seed(seed, "cnc", "reduce"))
+    clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), STARTS)(points)
+    agreement = np.zeros((classes, classes), np.int64)
+    np.add.at(agreement, (clusters, labels), 1)
+    _, names = linear_sum_assignment(agreement, maximize=True)  # the best of all permutations, without trying them
+    return names[clusters].astype(np.int64)  # type: ignore[no-any-return]
+
+
+class TaskSampler:
+    """Lays an epoch of n rows out as contrastive tasks: [anchors | positives | negatives | easy negatives].
+
+    Every batch holds `tasks` of them; the last has smaller ones, and up to 4 * tasks - 1 rows of n are left over.
+
+    With label y and slice s of a row, and k the anchors' class: anchors y = s = k; positives y = k != s; negatives
+    s = k != y; easy negatives y = s = the slice of the first positive. A class without positives lends all its rows, an
+    empty pool of negatives of either kind becomes all rows of other classes.
+    """
+
+    def __init__(self, labels: Groups, slices: Groups, batch_size: int, tasks: int, seed: int = 0) -> None:
+        self.labels, self.seed, self.tasks, self.size = labels, seed, tasks, batch_size // (ROLES * tasks)
+        if not (labels == slices).any():
+            log.warning("CNC: the reference predicts no row right, so there are no anchors: all rows count as anchors")
+            slices = labels
+        self.slices = slices
+        classes = range(int(max(labels.max(), slices.max())) + 1)
+        self.anchors = [np.flatnonzero((labels == k) & (slices == k)) for k in classes]
+        self.positives = [np.flatnonzero((labels == k) & (slices != k)) for k in classes]
+        self.negatives = [np.flatnonzero((labels != k) & (slices == k)) for k in classes]
+        self.fill()
+        full, rest = divmod(len(labels), batch_size)
+        self.full, self.last = full * tasks, max(rest // (ROLES * tasks), 0 if full else 1)
+
+    def fill(self) -> None:
+        """Lend rows to empty pools, and say so."""
+        present = np.unique(self.labels)
+        empty = {
+            "anchors, so none of its tasks are drawn": [k for k in present if not len(self.anchors[k])],
+            "positives, so all rows of its class serve": [k for k in present if not len(self.positives[k])],
+            "negatives, so all rows of other classes serve": [k for k in present if not len(self.negatives[k])],
+        }
+        for what, classes in empty.items():
+            if classes:
+                log.warning("CNC: %d of %d classes: no %s", len(classes), len(present), what)
+        for k in present:
+            if not len(self.positives[k]):
+                self.positives[k] = np.flatnonzero(self.labels == k)
+            if not len(self.negatives[k]):
+                self.negatives[k] = np.flatnonzero(self.labels != k)
+
+    @property
+    def identity(self) -> bytes:
+        """What decides the draws, for the key of the stage."""
+        return self.slices.tobytes() + f"{self.tasks} {self.size} {self.seed}".encode()
+
+    def draw(self, epoch: int) -> Tensor:
+        """(m,) rows: whole batches of whole tasks."""
+        stream = numpy_stream(self.seed, "contrast", epoch)
+        tasks = self.draw_tasks(self.full + (self.tasks if self.last else 0), stream)
+        last = tasks[self.full :, :, : self.last]
+        return torch.from_numpy(np.concatenate([tasks[: self.full].reshape(-1), last.reshape(-1)]))
+
+    def draw_tasks(self, count: int, stream: np.random.Generator) -> NDArray[np.int64]:
+        """(count, 4, size) rows; a task's class is that of an anchor drawn from all anchors."""
+        sizes = np.array([len(pool) for pool in self.anchors])
+        classes = stream.choice(len(sizes), count, p=sizes / sizes.sum())
+        tasks = np.empty((count, ROLES, self.size), np.int64)
+        for role, pools in enumerate((self.anchors, self.positives, self.negatives)):
+            for k in np.unique(classes):
+                tasks[classes == k, role] = deal(pools[k], int((classes == k).sum()), self.size, stream)
+        source = self.slices[tasks[:, 1, 0]]
+        easy = (source != classes) & (sizes[source] > 0)
+        for k in np.unique(source[easy]):
+            mine = easy & (source == k)
+            tasks[mine, 3] = deal(self.anchors[k], int(mine.sum()), self.size, stream)
+        for k in np.unique(classes[~easy]):
+            mine = ~easy & (classes == k)
+            tasks[mine, 3] = deal(np.flatnonzero(self.labels != k), int(mine.sum()), self.size, stream)
+        return tasks
+
+
+def deal(pool: Groups, hands: int, size: int, stream: np.random.Generator) -> NDArray[np.int64]:
+    """(hands, size) rows of the pool, dealt like cards: none twice in a hand unless the pool is smaller."""
+    if len(pool) < size:
+        pool = np.tile(pool, -(-size // len(pool)))
+    in_pack = len(pool) // size
+    packs = np.tile(pool, (-(-hands // in_pack), 1))
+    return stream.permuted(packs, axis=1)[:, : in_pack * size].reshape(-1, size)[:hands]
+
+
+def head_name(model: nn.Module, x: Tensor) -> str:
+    """The name of the last layer; looked for in eval mode, so that neither statistics nor random numbers move."""
+    with evaluating(model):
+        head = find_head(model, x)
+    names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+    return names[head]
+
+
+class Contrast(Objective):
+    """lambda * both sides of the contrast in each task + (1 - lambda) * cross-entropy over the whole batch.
+
+    Features are what enters the last layer, so the contrast reaches all layers but that one.
+    """
+
+    def __init__(self, model: nn.Module, head: str, rule: CNC) -> None:
+        super().__init__()
+        self.model, self.head, self.rule = model, head, rule
+
+    def train(self, mode: bool = True) -> "Contrast":
+        super().train(mode)
+        if self.rule.frozen_statistics:
+            self.model.eval()
+            self.model.get_submodule(self.head).train(mode)
+        return self
+
+    def forward(self, batch: Batch) -> Tensor:
+        inputs: list[Tensor] = []
+        hook = self.model.get_submodule(self.head).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        try:
+            logits = self.model(batch.x)
+        finally:
+            hook.remove()
+        near = F.normalize(inputs[0].flatten(1), dim=1)
+        anchors, positives, negatives, easy = near.view(self.rule.tasks, ROLES, -1, near.shape[1]).unbind(1)
+        pull = contrastive(anchors[:, 0], positives, negatives, self.rule.temperature)
+        push = contrastive(positives[:, 0], anchors, easy, self.rule.temperature)
+        share = self.rule.contrast
+        return share * (pull + push).mean() + (1 - share) * cross_entropy(logits, batch.y).mean()
+
+    def extra_repr(self) -> str:
+        return repr(self.rule)
+
+
+def contrastive(anchor: Tensor, positives: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """(t,) minus the mean over positives of log(e^s / sum of e^s over all), s = cosine / temperature.
+
+    Unit vectors in: anchor (t, h), positives (t, p, h), negatives (t, m, h).
+    """
+    towards, against = (torch.einsum("th,tph->tp", anchor, each) / temperature for each in (positives, negatives))
+    return torch.cat([towards, against], 1).logsumexp(1) - towards.mean(1)

@@ -1,0 +1,118 @@
+"""LfF: learning from failure (Nam, Cha, Ahn, Lee and Shin, NeurIPS 2020)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from debiaser.data.split import Batch
+from debiaser.errors import Misuse, known
+from debiaser.learn.ema import RowAverage, check_ema, relative_difficulty
+from debiaser.learn.losses import check_alpha, cross_entropy, gce
+from debiaser.learn.objectives import Objective
+from debiaser.learn.outputs import Outputs, call, evaluating, find_head
+from debiaser.learn.scores import grad_norm
+from debiaser.methods.task import Task
+
+SCORES = ("gradient", "loss")
+Heads = tuple[nn.Module, nn.Module]
+
+
+@dataclass(frozen=True)
+class LfF:
+    """Two networks side by side: one takes the shortcut, the other learns most from the rows where that one fails.
+
+    alpha: exponent of the biased network's GCE, None for cross-entropy; extra_q: the authors' factor; ema: share of the
+    past in each row's average; score: what is averaged, loss or gradient norm of the last layer; length: times as long
+    as other one-stage methods; augment: in training. Both networks train in parallel on the same rows, as in the
+    authors' code, so a row counts once as a sample seen although it passes through two networks.
+    """
+
+    alpha: float | None = 0.7
+    extra_q: bool = True
+    ema: float = 0.7
+    score: str = "loss"
+    length: float = 1
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None:
+            check_alpha(self.alpha)
+        check_ema(self.ema)
+        if self.score not in SCORES:
+            raise known("score", self.score, SCORES)
+        if not self.length > 0:
+            raise Misuse(f"length must be above 0, got {self.length:g}")
+
+    def fit(self, task: Task) -> nn.Module:
+        """The debiased network."""
+        task = task if self.augment else task.plain()
+        biased, debiased = task.new_model(), task.new_model("debiased")
+        heads = find_heads(task, biased, debiased) if self.score == "gradient" else None
+        objective = Failure(biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads)
+        task.fit(objective, "lff", length=self.length * task.recipe.single_stage)
+        task.journal.note("weight", objective.weights())
+        return objective.model
+
+
+class Failure(Objective):
+    """mean GCE(f_b) + mean w ce(f_d), w = u_b / (u_b + u_d) from each network's average score of a row.
+
+    The score is the loss or, where the networks' last layers are given, the norm of the gradient there.
+    """
+
+    def __init__(
+        self,
+        biased: nn.Module,
+        debiased: nn.Module,
+        labels: Tensor,
+        loss: nn.Module,
+        ema: float = 0.7,
+        heads: Heads | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.biased, self.loss = debiased, biased, loss
+        self.biased_scores, self.debiased_scores = RowAverage(labels, ema), RowAverage(labels, ema)
+        self.heads = heads  # a tuple, so that the layers are not registered a second time
+
+    def forward(self, batch: Batch) -> Tensor:
+        biased_head, debiased_head = self.heads or (None, None)
+        biased, biased_score = logits_and_score(self.biased, batch, biased_head)
+        debiased, debiased_score = logits_and_score(self.model, batch, debiased_head)
+        self.biased_scores.update(batch.rows, biased_score)  # first update, then read
+        self.debiased_scores.update(batch.rows, debiased_score)
+        weight = relative_difficulty(self.biased_scores, self.debiased_scores, batch.rows)
+        loss: Tensor = self.loss(biased, batch.y).mean() + (weight * cross_entropy(debiased, batch.y)).mean()
+        return loss
+
+    def weights(self) -> Tensor:
+        """(n,) the weight that every training row has by now."""
+        return relative_difficulty(self.biased_scores, self.debiased_scores)
+
+    def extra_repr(self) -> str:
+        return f"score={'gradient' if self.heads else 'loss'}"
+
+
+def logits_and_score(model: nn.Module, batch: Batch, head: nn.Module | None) -> tuple[Tensor, Tensor]:
+    """(b, k) logits to learn from and (b,) a score beside them: the loss, or the gradient norm of the head."""
+    if head is None:
+        logits = call(model, batch.x)
+        return logits, cross_entropy(logits, batch.y).detach()
+    entering: list[Tensor] = []
+    # For this one pass only: a hook that stayed would go into every copy of the network.
+    hook = head.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0].detach()))
+    try:
+        logits = call(model, batch.x)
+    finally:
+        hook.remove()
+    return logits, grad_norm()(Outputs(entering[-1].flatten(1), logits.detach().flatten(1), batch.y))
+
+
+def find_heads(task: Task, biased: nn.Module, debiased: nn.Module) -> Heads:
+    """The last layers of both networks."""
+    batch = next(task.train.batches(2)).to(task.device)
+
+    def head_of(model: nn.Module) -> nn.Module:
+        with evaluating(model.to(task.device)):
+            return find_head(model, batch.x)
+
+    return head_of(biased), head_of(debiased)

@@ -1,0 +1,191 @@
+"""LfF against its definition: gradients from an independent formula, scores from autograd, resumed bit for bit."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from debiaser import LfF
+from debiaser.data.split import Batch, Split
+from debiaser.errors import Misuse
+from debiaser.learn.checkpoint import Checkpoints
+from debiaser.learn.engine import Silence
+from debiaser.learn.losses import gce
+from debiaser.learn.recipe import Recipe
+from debiaser.methods.lff import Failure, find_heads
+from debiaser.methods.task import Task
+from debiaser.randomness import numpy_stream
+
+CLASSES, ROWS, BATCHES = 4, 12, ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9), (5, 0, 7, 11), (2, 10))
+
+
+def network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
+
+
+def data() -> Split:
+    torch.manual_seed(7)
+    return Split.of(torch.randn(ROWS, 5, dtype=torch.float64), torch.randint(0, CLASSES, (ROWS,)))
+
+
+def objective(split: Split, gradient: bool = False, alpha: float | None = 0.7, ema: float = 0.7) -> Failure:
+    biased, debiased = network(1), network(2)
+    heads = find_heads(Task(split, network), biased, debiased) if gradient else None
+    return Failure(biased, debiased, split.y, gce(alpha, extra_q=True), ema, heads).double()
+
+
+def scores_by_definition(model: nn.Module, batch: Batch, gradient: bool) -> list[float]:
+    """The loss of each row, or the norm of its gradient in the last layer's weight: one backward pass per row."""
+    found = []
+    for x, y in zip(batch.x, batch.y, strict=True):
+        loss = -model(x[None]).softmax(1)[0, y].log()
+        weight = list(model.parameters())[-2]
+        (slope,) = torch.autograd.grad(loss, weight)
+        found.append(float(slope.norm()) if gradient else loss.item())
+    return found
+
+
+class ByHand:
+    """The authors' averages, as lists."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self.labels, self.mean = labels.tolist(), {}
+
+    def relative(self, batch: Batch, scores: list[float]) -> Tensor:
+        for row, score in zip(batch.rows.tolist(), scores, strict=True):
+            self.mean[row] = 0.7 * self.mean[row] + 0.3 * score if row in self.mean else score
+        largest = {y: max(m for row, m in self.mean.items() if self.labels[row] == y) for y in set(batch.y.tolist())}
+        pairs = zip(batch.rows.tolist(), batch.y.tolist(), strict=True)
+        return torch.tensor([self.mean[row] / largest[y] for row, y in pairs], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_both_networks_get_the_gradients_of_the_definition(gradient: bool) -> None:
+    split = data()
+    found = objective(split, gradient)
+    biased, debiased = ByHand(split.y), ByHand(split.y)
+    for rows in BATCHES:
+        batch = split.batch(torch.tensor(rows))
+        u_b = biased.relative(batch, scores_by_definition(found.biased, batch, gradient))
+        u_d = debiased.relative(batch, scores_by_definition(found.model, batch, gradient))
+        weight = u_b / (u_b + u_d + 1e-8)
+        f = found.biased(batch.x).softmax(1)[range(len(batch)), batch.y]
+        loss_b = (0.7 * f.detach() ** 0.7 * -f.log()).mean()  # the authors' form of GCE, which has this gradient
+        g = found.model(batch.x).softmax(1)[range(len(batch)), batch.y]
+        expected = [
+            *torch.autograd.grad((weight * -g.log()).mean(), list(found.model.parameters())),
+            *torch.autograd.grad(loss_b, list(found.biased.parameters())),
+        ]
+        parameters = [*found.model.parameters(), *found.biased.parameters()]
+        got = torch.autograd.grad(found(batch), parameters)
+        for mine, theirs in zip(got, expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+        with torch.no_grad():  # an update, so that later visits see other networks
+            for parameter, slope in zip(parameters, got, strict=True):
+                parameter -= 0.5 * slope
+
+
+def test_a_batch_without_a_class_and_a_batch_of_one() -> None:
+    split = data()
+    found = objective(split)
+    only = torch.nonzero(split.y == split.y[0])[:, 0]
+    for rows in (only, only[:1]):
+        loss = found(split.batch(rows))
+        loss.backward()
+        assert torch.isfinite(loss)
+    weights = found.weights()
+    assert weights.shape == (ROWS,) and torch.isfinite(weights).all()
+    assert (weights[split.y != split.y[0]] == 0).all(), "a row that was never seen weighs nothing"
+
+
+def test_a_row_that_only_the_biased_network_fails_weighs_more() -> None:
+    y = torch.tensor([0, 0])
+    fails, fits = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    fails.weight.data = torch.tensor([[3.0, -3.0], [-3.0, 3.0]])  # row 0 is right, row 1 is wrong
+    fits.weight.data = torch.tensor([[3.0, 3.0], [-3.0, -2.9]])  # both are right
+    found = Failure(fails, fits, y, gce(0.7))
+    found(Batch(torch.eye(2), y, torch.arange(2)))
+    aligned, conflicting = found.weights().tolist()
+    assert conflicting == pytest.approx(0.5, abs=0.05) and aligned < 0.01
+
+
+def test_copies_pickles_and_state_with_gradient_scores() -> None:
+    split = data()
+    found = objective(split, gradient=True)
+    batch = split.batch(torch.arange(6))
+    others = [copy.deepcopy(found), pickle.loads(pickle.dumps(found))]
+    expected = found(batch)
+    for other in others:
+        assert other.heads[0] is other.biased[2] and other.heads[1] is other.model[2]
+        assert torch.equal(other(batch), expected)
+        assert torch.equal(other.weights(), found.weights())
+    assert not found.model[2]._forward_pre_hooks, "a hook was left behind"
+    assert list(found.state_dict()) == list(objective(split).state_dict()), "heads are kept once"
+    assert len(list(found.parameters())) == 8
+
+
+def test_every_field_is_in_the_key_of_the_stage(tiny_task: Callable[..., Task]) -> None:
+    """Runs that differ in a field never share a stage."""
+    keys = set()
+    changes = [{}, {"alpha": 0.5}, {"alpha": None}, {"extra_q": False}, {"ema": 0.5}, {"score": "gradient"}]
+    changes += [{"length": 2}, {"augment": False}]
+    for change in changes:
+        task = tiny_task()
+        LfF(**change).fit(task)
+        keys.update(task.journal.stages)
+    assert len(keys) == len(changes)
+
+
+class Kill(Exception):
+    pass
+
+
+class KillAt(Silence):
+    def __init__(self, when: int) -> None:
+        self.left = when
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Kill
+
+
+@pytest.mark.parametrize("score", ["loss", "gradient"])
+def test_end_to_end_and_interrupted(score: str, tiny_task: Callable[..., Task], tmp_path: Path) -> None:
+    recipe = Recipe(epochs=2, batch_size=64, lr=0.05)  # one stage of 4 epochs of 3 steps
+    method, calm = LfF(score=score), tiny_task(recipe=recipe)
+    expected = method.fit(calm).state_dict()
+    weight = calm.journal.vectors["weight"]
+    assert weight.shape == (192,) and (weight > 0).all() and (weight < 1).all()
+    assert [row["seen"] for row in calm.journal.history] == [192] * 4
+    for when in numpy_stream(0, "kill", score).choice(range(2, 12), 2, replace=False).tolist():
+        folder = tmp_path / str(when)
+        with pytest.raises(Kill):
+            method.fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder), listener=KillAt(when)))
+        task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
+        found = method.fit(task).state_dict()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), f"killed at step {when}"
+        assert (task.journal.vectors["weight"] == weight).all()
+
+
+def test_the_networks_start_differently_and_independently(tiny_task: Callable[..., Task]) -> None:
+    seeds: list[int] = []
+    task = tiny_task()
+    make = task.make_model
+    task.make_model = lambda seed: seeds.append(seed) or make(seed)
+    LfF().fit(task)
+    assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"alpha": 0}, {"alpha": 1.5}, {"ema": 1}, {"score": "logit"}, {"length": 0}, {"length": float("nan")}]
+)
+def test_values_that_cannot_be_meant(change: dict[str, object]) -> None:
+    with pytest.raises(Misuse):
+        LfF(**change)

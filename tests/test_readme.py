@@ -1,0 +1,84 @@
+"""The README is true: its code runs, its tables come from `results/`, its commands exist."""
+
+import re
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from debiaser.bench import readme
+from debiaser.data import digits
+from debiaser.learn.nets import SimConv1
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_tables_are_up_to_date() -> None:
+    for path in readme.documents(ROOT):
+        text = path.read_text()
+        assert readme.renew(text, ROOT / "results") == text, f"{path.name} is stale: run `make results`"
+
+
+def test_a_stale_table_would_be_noticed(tmp_path: Path) -> None:
+    text = "a\n<!-- results: nosuch -->\nold\n<!-- end of results -->\nb\n"
+    assert readme.renew(text, tmp_path) == (
+        "a\n<!-- results: nosuch -->\n\n*Not run yet.*\n\n<!-- end of results -->\nb\n"
+    )
+
+
+def test_every_result_that_is_kept_is_whole() -> None:
+    kept = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name != "search"]
+    assert kept
+    for path in kept:
+        (result,) = [
+            each for each in readme.read_results(ROOT / "results", path.parent.name) if each["key"] == path.stem
+        ]
+        assert {"metrics", "seconds", "spec", "environment"} <= set(result)
+
+
+def test_the_example_for_ones_own_loop_runs() -> None:
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"<!-- example: own loop -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert code and len(code[1].strip().splitlines()) <= 10
+    split = digits.load(None, 0.05, 0).train.subset(torch.arange(256))
+    dataset = TensorDataset(split.batch(torch.arange(256)).x, split.y)
+
+    def train(model: nn.Module, loader: DataLoader, loss: nn.Module) -> nn.Module:
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+        return model
+
+    names = {"train": train, "new_model": SimConv1, "dataset": dataset}
+    exec(compile(code[1], "README.md", "exec"), names)
+    assert len(names["scores"]) == 256 and isinstance(names["model"], SimConv1)
+
+
+def test_debias_in_one_call() -> None:
+    from debiaser import PGD, Recipe, Vanilla, debias
+
+    split = digits.load(None, 0.05, 0).train.subset(torch.arange(128))
+    x = split.batch(torch.arange(128)).x
+    model = SimConv1()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    result = debias(model, TensorDataset(x, split.y), recipe=Recipe(epochs=1))
+    assert result.scores.shape == (128,) and result.model(x[:2]).shape == (2, 10)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()), "not changed"
+    pairs = [(picture, int(label)) for picture, label in zip(x, split.y, strict=True)]
+    again = debias(model, pairs, method=PGD(), recipe=Recipe(epochs=1))
+    assert torch.allclose(again.scores, result.scores)
+    assert debias(model, pairs, method=Vanilla(), recipe=Recipe(epochs=1)).scores is None
+
+
+def test_commands_in_the_readme_exist() -> None:
+    from typer.main import get_command
+
+    from debiaser.cli import app
+
+    known = get_command(app).commands
+    for words in re.findall(r"^debiaser (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert words in known

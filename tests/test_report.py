@@ -1,0 +1,367 @@
+"""The page from runs in their real layout: words, tables, hostile and missing content, determinism, size."""
+
+import base64
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from debiaser.errors import Problem
+from debiaser.report import figures, pictures
+from debiaser.report.page import find_runs, write_page
+from debiaser.report.tables import duration, summary_rows, text_table
+from debiaser.report.words import finding, percent, score_words
+
+PALETTE = np.random.default_rng(7).integers(60, 256, (10, 3))
+TRAIN, TEST = 400, 200
+
+
+def new_result(method: str, conflicting: float, aligned: float = 99.0, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """A result as the bench writes it; 90% of the test set goes against the shortcut."""
+    fields = {"alpha": 0.7, "p": 2} if method == "pgd" else {"length": 1}
+    recipe = {"name": "fast", "epochs": 3, "stages": {}}
+    spec = {"dataset": "digits", "rho": 0.05, "noise": 0.0, "method": method, "fields": fields, "net": "simconv1"}
+    metrics = {"unbiased": 0.9 * conflicting + 0.1 * aligned, "aligned": aligned, "conflicting": conflicting}
+    scored = {"score_auroc": 0.9, "score_average_precision": 0.6, "score_conflicting_mass": 0.4}
+    return {
+        "protocol": 1,
+        "key": f"digits-{method}-seed{seed}",
+        "dataset": "digits",
+        "method": method,
+        "rho": 0.05,
+        "seed": seed,
+        "recipe": "fast",
+        "spec": {**spec, "recipe": recipe, "seed": seed, "data_seed": seed, "options": {}},
+        "metrics": {**metrics, "worst_group": 20.0, "valid": 97.0}
+        | ({**scored, "score_effective_sample_size": 90.4} if method == "pgd" else {}),
+        "seconds": {"biased": 3.2, "score": 0.1, "debiased": 3.3} if method == "pgd" else {"vanilla": 6.4},
+        "rows": {"train": TRAIN, "valid": 50, "test": TEST, "conflicting": 20, "flipped": 0},
+        "samples_seen": 2400,
+        "classes": [str(digit) for digit in range(10)],
+        "bias_name": "colour",
+        "published": None,
+        "environment": {"debiaser": "0.1.0", "python": "3.11", "torch": "2.13.0", "commit": "abc", "device": "cpu"},
+        **changes,
+    }
+
+
+def write_run(folder: Path, result: dict[str, Any]) -> Path:
+    """The folder of a finished run with coloured digits that ship inside scikit-learn."""
+    folder.mkdir(parents=True)
+    digits, draw = load_digits(), np.random.default_rng(result["spec"]["data_seed"])
+    order, scored = draw.permutation(len(digits.target)), result["method"] == "pgd"
+    train, test = order[:TRAIN], order[TRAIN : TRAIN + TEST]
+    against = np.zeros(len(order), np.int8)
+    against[train], against[test] = np.arange(TRAIN) % 20 == 0, np.arange(TEST) % 10 != 0
+    bias = np.where(against == 1, (digits.target + draw.integers(1, 10, len(order))) % 10, digits.target)
+    images = (digits.images[..., None] / 16 * PALETTE[bias][:, None, None]).astype(np.uint8)
+    score = draw.lognormal(np.where(against[train] == 1, 1.0, -4.0), 1.0) if scored else np.full(TRAIN, np.nan)
+    ranked = np.argsort(-score)
+    by_class = [ranked[digits.target[train[ranked]] == digit] for digit in range(10)]
+    chosen = np.concatenate([np.r_[rows[:6], rows[-6:]] for rows in by_class]) if scored else np.zeros(0, int)
+    shown = test[:20]
+    answers = np.full((20, 10), 0.05)
+    answers[np.arange(20), digits.target[shown] if scored else bias[shown]] = 0.55
+    vectors = {"score": score, "probability": np.full(TRAIN, 1 / TRAIN), "label": digits.target[train]}
+    np.savez(folder / "vectors.npz", **vectors, conflicting=against[train], flipped=np.zeros(TRAIN, np.int8))
+    samples: dict[str, Any] = {"train_rows": chosen, "train_scores": score[chosen], "test_rows": np.arange(20)}
+    for side, rows in (("train", train[chosen]), ("test", shown)):
+        samples |= {f"{side}_images": images[rows], f"{side}_labels": digits.target[rows]}
+        samples |= {f"{side}_bias": bias[rows], f"{side}_conflicting": against[rows]}
+    np.savez(folder / "samples.npz", **samples, test_probabilities=answers)
+    stages = ["biased"] * 3 + ["debiased"] * 3 if scored else ["vanilla"] * 6
+    lines = [f"{stage},{n % 3},{(n + 1) * TRAIN},0.1,1,1,90,{40 + n},99,{35 + n},1" for n, stage in enumerate(stages)]
+    heading = "stage,epoch,seen,lr,loss,valid_loss,valid_accuracy,unbiased,aligned,conflicting,seconds"
+    (folder / "history.csv").write_text("\n".join([heading, *lines]) + "\n")
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def page_of(folders: list[Path], where: Path) -> str:
+    return write_page(folders, where / "page.html").read_text()
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, tags gone and entities resolved."""
+    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+def said(*results: dict[str, Any]) -> Any:
+    return finding(summary_rows(results))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[Path]:
+    plain = write_run(tmp_path / "runs" / "plain", new_result("vanilla", 48.0))
+    return [plain, write_run(tmp_path / "runs" / "treated", new_result("pgd", 75.0, 95.0))]
+
+
+def test_words_when_it_helped() -> None:
+    found = said(new_result("vanilla", 48.2, 99.1), new_result("pgd", 75.4, 98.9))
+    assert found.kind == "helped"
+    assert "75% of the pictures that go against the colour, plain training on 48%" in found.headline
+    assert found.sentences[0] == (
+        "The plain model follows the colour: it is right on 99% of the pictures that follow the shortcut"
+        " and 48% of those that go against it."
+    )
+    assert "without being told about the colour, is right on 75% of those, 27.2 points more." in found.sentences[1]
+    assert "the same number of samples seen (2,400)" in found.caveats[0]
+
+
+@pytest.mark.parametrize(("conflicting", "kind"), [(30.0, "hurt"), (52.0, "unclear")])
+def test_words_when_it_did_not(conflicting: float, kind: str) -> None:
+    found = said(new_result("vanilla", 48.0), new_result("pgd", conflicting))
+    assert found.kind == kind
+    assert "helped" not in found.headline
+    assert any("can be chance" in sentence for sentence in found.sentences) == (kind == "unclear")
+
+
+def test_words_when_more_is_lost_than_won() -> None:
+    treated = new_result("pgd", 70.0, 10.0)
+    treated["metrics"]["unbiased"] = 20.0
+    assert said(new_result("vanilla", 48.0), treated).kind == "mixed"
+
+
+def test_words_for_other_lengths_of_training_a_better_rival_and_no_shortcut() -> None:
+    rival = new_result("jtt", 90.0)
+    found = said(new_result("vanilla", 95.0, samples_seen=1000), new_result("pgd", 80.0), rival)
+    assert "little sign of following the colour" in found.sentences[0]
+    assert any("The best here on those is JTT with 90%" in sentence for sentence in found.sentences)
+    assert "did not see the same number of samples (plain 1,000, PGD 2,400)" in found.caveats[0]
+
+
+@pytest.mark.parametrize(("method", "other"), [("vanilla", "a run of PGD"), ("pgd", "a plain run")])
+def test_words_for_a_single_method(method: str, other: str) -> None:
+    found = said(new_result(method, 48.0))
+    assert found.kind == "single"
+    assert f"There is nothing to compare it with yet: {other}" in found.sentences[1]
+
+
+def test_spread_over_seeds_decides_too() -> None:
+    plain = [new_result("vanilla", value, seed=seed) for seed, value in enumerate((40.0, 60.0, 50.0))]
+    steady = [new_result("pgd", value + 9, seed=seed) for seed, value in enumerate((40.0, 60.0, 50.0))]
+    erratic = [new_result("pgd", value + 9, seed=seed) for seed, value in enumerate((60.0, 40.0, 50.0))]
+    assert said(*plain, *steady).kind == "helped"
+    assert said(*plain, *erratic).kind == "unclear"
+
+
+def test_percent_never_rounds_to_all_or_nothing() -> None:
+    assert [percent(value) for value in (99.6, 99.99, 100.0, 0.2, 47.5)] == [
+        "99.6%",
+        "almost 100%",
+        "100%",
+        "0.2%",
+        "48%",
+    ]
+
+
+def test_score_words() -> None:
+    words = " ".join(score_words(new_result("pgd", 75.0), "pictures"))
+    assert "are 5% of the training set and get 40% of the draws" in words
+    assert "rests on about 90 of 400 pictures." in words
+
+
+def test_rows_group_and_average_as_by_hand() -> None:
+    results = [new_result("pgd", value, seed=seed) for seed, value in enumerate((70.0, 74.0, 78.0))]
+    other = new_result("pgd", 60.0, key="other")
+    other["spec"] = {**other["spec"], "fields": {"alpha": 0.3, "p": 2}}
+    elsewhere = new_result("pgd", 90.0, rho=0.01, key="elsewhere")
+    copy = new_result("pgd", 70.0, seed=0)
+    rows = summary_rows([*results, other, elsewhere, copy, new_result("vanilla", 40.0)])
+    assert [(row["rho"], row["label"]) for row in rows] == [
+        (0.01, "PGD"),
+        (0.05, "Vanilla"),
+        (0.05, "PGD, alpha 0.3"),
+        (0.05, "PGD, alpha 0.7"),
+    ]
+    last = rows[-1]
+    assert last["seeds"] == [0, 1, 2]
+    assert (last["conflicting"], last["conflicting_std"]) == (74.0, 4.0)
+    assert last["seconds"] == pytest.approx(6.6)
+    assert rows[0]["conflicting_std"] is None
+    headings, cells = text_table(rows)
+    assert headings[:3] == ["Method", "rho", "Unbiased"]
+    assert cells[-1][:5] == ["PGD, alpha 0.7", "5%", "76.5 ± 3.6", "99.0 ± 0.0", "74.0 ± 4.0"]
+    assert [duration(value) for value in (6.61, 200.0, 7500.0)] == ["6.6 s", "3 min 20 s", "2 h 05 min"]
+
+
+def test_page_shows_every_part(both: list[Path], tmp_path: Path) -> None:
+    page = page_of(both, tmp_path)
+    text = text_of(page)
+    assert page.startswith("<!doctype html>")
+    assert "PGD helped: it is right on 75%" in text
+    assert "Of the 18 pictures shown that go against the shortcut, right: Vanilla on 0, PGD on 18." in text
+    assert "Vanilla errs on 18 of them; 18 times it names the class its colour usually means." in text
+    assert "debiaser train digits --method pgd --rho 0.05 --recipe fast --epochs 3 --net simconv1 --seed 0" in text
+    assert "stage border" in text
+    assert page.count('<svg class="figure"') == 3
+    assert page.count("data:image/webp;base64,") == 20 + sum(len(both_sides) for both_sides in sides(both[1]))
+    with np.load(both[1] / "samples.npz") as samples:
+        highest = int(samples["train_conflicting"].reshape(10, 2, 6)[:, 0].sum())
+    assert 10 < highest <= 20
+    assert f"{highest} of 60 among the highest scores, 0 of 60 among the lowest" in text
+    identifiers = re.findall(r'\bid="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+
+
+def sides(folder: Path) -> list[list[Any]]:
+    with np.load(folder / "samples.npz") as samples:
+        classes = pictures.scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8, 12)
+    return [entry[side] for entry in classes for side in ("highest", "lowest")]
+
+
+def test_scored_pictures_are_ordered_and_marked(both: list[Path]) -> None:
+    highest = sides(both[1])[0]
+    scores = [float(re.search(r"score ([\d.e+-]+)", picture["words"]).group(1)) for picture in highest]  # type: ignore[union-attr]
+    assert scores == sorted(scores, reverse=True)
+    assert any(picture["conflicting"] for picture in highest)
+    assert all(("goes against" in picture["words"]) == picture["conflicting"] for picture in highest)
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"' onload=alert(1) {{ 7*7 }} </style> $x$"
+    result = new_result("pgd", 75.0, classes=[evil] * 10, bias_name=evil, recipe=evil, environment={"commit": evil})
+    result["spec"]["fields"] = {evil: evil}
+    folder = write_run(tmp_path / "evil", result)
+    (folder / "history.csv").write_text((folder / "history.csv").read_text().replace("debiased", "<b>$evil$</b>"))
+    page = write_page([folder], tmp_path / "page.html", title=evil).read_text()
+
+    class Tags(HTMLParser):
+        scripts = 0
+
+        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+            self.scripts += tag == "script"
+            assert not any(name.startswith("on") for name, _ in attributes)
+
+    reader = Tags()
+    reader.feed(page)
+    assert reader.scripts == 1
+    assert text_of(page).count(evil) > 10
+
+
+def test_missing_and_broken_files_are_said_in_words(both: list[Path], tmp_path: Path) -> None:
+    (both[0] / "history.csv").unlink()
+    (both[1] / "vectors.npz").write_bytes(b"PK\x03\x04 half a file")
+    (both[1] / "samples.npz").write_bytes((both[1] / "samples.npz").read_bytes()[:4000])
+    text = text_of(page_of(both, tmp_path))
+    assert "Vanilla: not shown, history.csv is missing." in text
+    assert "PGD: not shown, vectors.npz cannot be read" in text
+    assert "PGD: not shown, samples.npz cannot be read" in text
+    for folder in both:
+        for name in ("history.csv", "vectors.npz", "samples.npz"):
+            (folder / name).unlink(missing_ok=True)
+    assert "PGD helped" in text_of(page_of(both, tmp_path))
+
+
+def test_odd_values_never_crash(tmp_path: Path) -> None:
+    odd = (None, "<b>", [1], {"mean": {}, "fields": [], "test": "x", "biased": "y", "p": [1]}, 10**400, float("nan"))
+    names = ("metrics", "seconds", "rows", "spec", "classes", "seed", "key", "published", "rho", "bias_name")
+    folders = [tmp_path / "plain", tmp_path / "treated"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "result.json").write_text(json.dumps(new_result("vanilla", 48.0)))
+    for name in names:
+        for value in odd:
+            (folders[1] / "result.json").write_text(json.dumps(new_result("pgd", 75.0, **{name: value})))
+            assert "Vanilla" in text_of(page_of(folders, tmp_path))
+
+
+def test_finding_runs_skips_the_foreign_and_names_them(both: list[Path], tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for name, content in (("foreign", '{"score": 3}'), ("half", '{"protocol": 1, "met'), ("binary", "\0\xff")):
+        (runs / "deep" / name).mkdir(parents=True)
+        (runs / "deep" / name / "result.json").write_text(content, encoding="latin-1")
+    (runs / "going" / "checkpoint").mkdir(parents=True)
+    found = find_runs(runs)
+    assert found == both
+    assert find_runs(both[0]) == [both[0]]
+    text = text_of(page_of(found, tmp_path))
+    for words in ("deep/foreign", "deep/half", "deep/binary", "going: left out"):
+        assert words in text
+    assert str(tmp_path) not in text
+
+
+def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
+    for look in (
+        lambda: find_runs(tmp_path),
+        lambda: find_runs(tmp_path / "none"),
+        lambda: write_page([], tmp_path / "p"),
+    ):
+        with pytest.raises(Problem) as caught:
+            look()
+        assert "\n" not in str(caught.value)
+        assert "; " in str(caught.value)
+
+
+def test_same_input_same_bytes_in_another_process(both: list[Path], tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from debiaser.report.page import find_runs, write_page;"
+    program += "write_page(find_runs(Path(sys.argv[1])), Path(sys.argv[2])); assert 'torch' not in sys.modules"
+    other = tmp_path / "other.html"
+    command = [sys.executable, "-c", program, str(tmp_path / "runs"), str(other)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "3"}, timeout=60)
+    assert other.read_bytes() == write_page(list(reversed(both)), tmp_path / "one.html").read_bytes()
+
+
+def test_nothing_is_loaded_from_elsewhere(both: list[Path], tmp_path: Path) -> None:
+    page = page_of(both, tmp_path)
+    assert len(page) < 600_000
+    assert "default-src 'none'" in html.unescape(page)
+    sources = re.findall(r"(?:src|href|action|data|poster)=[\"']([^\"']*)", page)
+    assert all(source.startswith(("data:", "#")) for source in sources)
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rho in (0.01, 0.05):
+        for seed in (1, 2):
+            for method, value in (("vanilla", 40.0), ("pgd", 70.0)):
+                key = f"{rho}-{method}-{seed}"
+                write_run(tmp_path / "runs" / key, new_result(method, value + seed, seed=seed, rho=rho, key=key))
+    page = page_of(find_runs(tmp_path / "runs"), tmp_path)
+    text = text_of(page)
+    assert len(page) < 1_000_000
+    assert "left out to keep this page small" not in text
+    assert text.index("Overview") < text.index("digits, 1% against the shortcut, fast recipe PGD helped")
+    assert "one run per method, the one with the lowest seed, out of 4: Vanilla (seed 1), PGD (seed 1)" in text
+    assert "71.5 ± 0.7" in text
+    monkeypatch.setattr("debiaser.report.page.ROOM", 60_000)
+    smaller = page_of(find_runs(tmp_path / "runs"), tmp_path)
+    assert "left out to keep this page small" in smaller
+    heavy = re.findall(r"<svg.*?</svg>|data:image[^\"]+", smaller, re.DOTALL)
+    assert 0 < sum(map(len, heavy)) < 60_000
+
+
+def test_pictures_are_exact_when_tiny_and_small_when_large() -> None:
+    tiny = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    decoded = [
+        Image.open(io.BytesIO(base64.b64decode(pictures.data_uri(image).partition(",")[2]))).convert("RGB")
+        for image in (tiny, np.zeros((300, 200, 3), np.uint8))
+    ]
+    assert np.array_equal(np.asarray(decoded[0]), tiny)
+    assert decoded[1].size == (64, 96)
+
+
+def test_histogram_axis_follows_the_tail() -> None:
+    heavy = np.r_[np.full(99, 0.01), 5.0]
+    assert figures.bin_edges(heavy)[1]
+    assert not figures.bin_edges(np.linspace(0, 1, 50))[1]
+    for scores in (np.zeros(5), np.array([-1.0, 2.0]), np.array([3.0]), np.r_[np.zeros(9), 1e-300]):
+        edges, _ = figures.bin_edges(scores)
+        assert (np.diff(edges) > 0).all()
+        assert np.histogram(scores, edges)[0].sum() == len(scores)
