@@ -47,6 +47,10 @@ CANDIDATES = {
     "10+10 constant .02": candidate(10, 10, biased_lr=0.02, biased_schedule="constant"),
     "4+16 batch 64": candidate(4, 16, lr=0.07, batch_size=64),
     "4+16 lr .2": candidate(4, 16, lr=0.2, biased_lr=0.1),
+    "6+14 lr .04": candidate(6, 14, biased_lr=0.04),
+    "8+12 lr .02": candidate(8, 12, biased_lr=0.02),
+    "5+15 lr .02": candidate(5, 15, biased_lr=0.02),
+    "5+15 lr .05": candidate(5, 15, biased_lr=0.05),
     # digits: 1,167 rows
     **{
         f"digits {biased}+{epochs - biased} lr {lr:g} batch {size}": candidate(biased, epochs - biased, lr, size)

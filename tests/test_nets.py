@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.nets import NETS, HalfDropout, SimConv1, new_net
+from debiaser.learn.nets import NETS, HalfDropout, HalfDropoutPool, SimConv1, _GatedPool, half_mask, new_net
 
 
 def test_simconv1_has_the_papers_parameters() -> None:
@@ -51,6 +51,27 @@ def test_half_dropout_is_dropout() -> None:
     out = HalfDropout().train()(leaf)
     out.sum().backward()
     assert torch.equal(leaf.grad, (out > 0) * 2.0)
+
+
+def test_the_pooling_layer_is_its_three_layers() -> None:
+    """Value and gradient against stock ReLU, a product with the same mask, and AvgPool2d; sizes even and odd."""
+    for size in ((2, 3, 25, 25), (2, 3, 8, 9), (1, 2, 2, 2)):
+        torch.manual_seed(0)
+        x = torch.randn(size, dtype=torch.float64, requires_grad=True)
+        mask = half_mask(x.detach())
+        ours = _GatedPool.apply(x, mask)
+        stock = nn.functional.avg_pool2d(torch.relu(x) * mask, 2)
+        assert torch.allclose(ours, stock)
+        weight = torch.randn_like(ours)
+        (expected,) = torch.autograd.grad((stock * weight).sum(), x, retain_graph=True)
+        (found,) = torch.autograd.grad((ours * weight).sum(), x)
+        assert torch.allclose(found, expected)
+    layer, x = HalfDropoutPool(), torch.randn(2, 3, 7, 7)
+    assert torch.equal(layer.eval()(x), nn.functional.avg_pool2d(torch.relu(x), 2))
+    torch.manual_seed(1)
+    mask = half_mask(x)
+    torch.manual_seed(1)
+    assert torch.allclose(layer.train()(x), nn.functional.avg_pool2d(torch.relu(x) * mask, 2))
 
 
 def test_a_new_net_depends_on_its_seed_alone() -> None:

@@ -114,7 +114,7 @@ def test_norm_by_definition() -> None:
 def test_the_model_is_left_as_it_was() -> None:
     model = SimConv1()
     model.train()
-    model.body[3].eval()  # a mixed mode must survive
+    model.body[2].eval()  # a mixed mode must survive
     modes, state = [m.training for m in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
     data, random_state = TensorDataset(torch.rand(5, 3, 28, 28), torch.arange(5)), torch.get_rng_state()
     gradient_norms(model, data)

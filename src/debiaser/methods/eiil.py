@@ -27,8 +27,8 @@ class EIIL:
 
     reference: length of the first training in times the recipe's epochs, short since a model that fits every row tells
     nothing; steps, lr, epsilon: Adam's, in the inference; learner: groupdro on environment x label, or irm; eta,
-    adjustment, balanced: GroupDRO's step, its size adjustment C, whether groups are drawn equally often; penalty, anneal:
-    IRM's weight and the share of epochs before it; augment: in training.
+    adjustment, balanced: GroupDRO's step, size adjustment C, and whether groups are drawn equally often; penalty,
+    anneal: IRM's weight and the share of epochs before it; augment: in training.
     """
 
     reference: float = 0.1

@@ -1,0 +1,166 @@
+"""Clusters, silhouettes and balancing weights, with the cases in which they cannot be had."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import silhouette_samples
+
+from debiaser.learn import groups as made
+from debiaser.randomness import numpy_stream
+
+
+def blobs(centres: int = 3, rows: int = 40, d: int = 2, width: float = 0.05, seed: int = 0) -> tuple:
+    """Points around distant centres, and which centre."""
+    stream = numpy_stream(seed, "blobs")
+    where = np.arange(rows) % centres
+    angles = 2 * np.pi * where / centres
+    points = np.zeros((rows, d))
+    points[:, 0], points[:, 1] = np.cos(angles), np.sin(angles)
+    return points + width * stream.normal(size=points.shape), where
+
+
+def agree(one: np.ndarray, two: np.ndarray) -> bool:
+    """Whether two clusterings are the same up to names."""
+    pairs = set(zip(one.tolist(), two.tolist(), strict=True))
+    return len(pairs) == len(set(one.tolist())) == len(set(two.tolist()))
+
+
+def distances(points: np.ndarray) -> torch.Tensor:
+    return torch.cdist(torch.from_numpy(points), torch.from_numpy(points))
+
+
+def test_consecutive_and_balancing_weights():
+    groups = made.consecutive(np.array([7, 3, 7, 9, 7, 3]))
+    assert groups.tolist() == [1, 0, 1, 2, 1, 0]
+    assert np.bincount(groups, made.balancing_weights(groups)).tolist() == [6, 6, 6]
+
+
+def test_chosen_rows():
+    assert made.chosen_rows(5, 10, 0).tolist() == [0, 1, 2, 3, 4]
+    rows = made.chosen_rows(1000, 100, 0)
+    assert len(np.unique(rows)) == 100 and rows.max() < 1000
+    assert np.array_equal(rows, made.chosen_rows(1000, 100, 0))
+    assert not np.array_equal(rows, made.chosen_rows(1000, 100, 1))
+
+
+def test_unit_rows_keep_zeros():
+    assert made.unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[0.6, 0.8], [0, 0]]
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 7])
+def test_silhouettes_are_those_of_scikit_learn(clusters):
+    points, _ = blobs(5, 60, d=4, width=0.5)
+    labels = numpy_stream(0, clusters).integers(clusters, size=60) * 3
+    labels[0] = 100  # a cluster of one row
+    assert np.allclose(made.silhouettes(distances(points), labels), silhouette_samples(points, labels))
+
+
+def test_silhouettes_that_cannot_be_had_are_zero():
+    points, _ = blobs()
+    assert not made.silhouettes(distances(points), np.zeros(40, np.int64)).any(), "one cluster"
+    assert not made.silhouettes(torch.zeros(6, 6, dtype=torch.float64), np.arange(6) % 2).any(), "identical points"
+    assert not made.silhouettes(distances(points[:3]), np.arange(3)).any(), "clusters of one row"
+
+
+def test_reduce_features():
+    points, _ = blobs(d=6)
+    assert made.reduce_features(points, points[:4], "none", 2, 0)[0] is points
+    reduced, others = made.reduce_features(points, points[:4], "pca", 3, 0, limit=20)
+    assert reduced.shape == (40, 3) and np.allclose(others, reduced[:4])
+    reduced, others = made.reduce_features(points[:2], points[:0], "pca", 5, 0)
+    assert reduced.shape == (2, 2) and len(others) == 0
+
+
+def test_pca_stands_in_for_umap_and_says_so(monkeypatch, caplog):
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(made.importlib, "import_module", missing)
+    points, _ = blobs(d=6)
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found, _ = made.reduce_features(points, points[:0], "umap", 2, 0)
+    assert "UMAP is not installed" in caplog.text and "debiaser[umap]" in caplog.text
+    assert np.array_equal(found, made.reduce_features(points, points[:0], "pca", 2, 0)[0])
+
+
+def test_too_few_rows_for_umap(caplog):
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found, _ = made.reduce_features(blobs(rows=20)[0], np.empty((0, 2)), "umap", 2, 0)
+    assert found.shape == (20, 2) and "too few for UMAP" in caplog.text
+
+
+def test_umap_keeps_blobs_apart_and_is_seeded():
+    pytest.importorskip("umap", reason="umap-learn is not installed: this test did not run")
+    points, where = blobs(3, 90, d=8)
+    one, others = made.reduce_features(points, points[:5] + 1e-3, "umap", 2, 3)
+    two, _ = made.reduce_features(points, points[:5] + 1e-3, "umap", 2, 3)
+    assert np.array_equal(one, two) and others.shape == (5, 2)
+    assert agree(made.fit_clusters(one, 3, "gmm", 0)(one), where)
+
+
+@pytest.mark.parametrize("how", made.CLUSTERERS)
+def test_fit_clusters_finds_blobs_and_is_seeded(how):
+    points, where = blobs(4, 80)
+    found = made.fit_clusters(points, 4, how, 0)(points)
+    assert agree(found, where)
+    assert np.array_equal(found, made.fit_clusters(points, 4, how, 0)(points))
+    assert agree(made.fit_clusters(points, 4, how, 0, limit=40)(points), where), "most rows are only assigned"
+    assert len(made.fit_clusters(points, 4, how, 0)(points[:0])) == 0
+
+
+@pytest.mark.parametrize("how", made.CLUSTERERS)
+def test_fewer_points_than_clusters(how, caplog):
+    points = np.repeat([[0.0, 0.0], [1.0, 1.0], [5.0, 0.0]], 3, axis=0)
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found = made.fit_clusters(points, 8, how, 0)(points)
+    assert agree(found, np.repeat(np.arange(3), 3)) and "only 3 different points" in caplog.text
+
+
+def test_a_mixture_that_collapses_becomes_k_means(monkeypatch, caplog):
+    from sklearn.mixture import GaussianMixture
+
+    def collapse(*_: object) -> None:
+        raise ValueError("ill-defined empirical covariance")
+
+    monkeypatch.setattr(GaussianMixture, "fit", collapse)
+    points, where = blobs()
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        assert agree(made.fit_clusters(points, 3, "gmm", 0)(points), where)
+    assert "k-means instead" in caplog.text
+
+
+def test_spherical_kmeans_sees_directions_not_lengths():
+    points, where = blobs(3, 60)
+    lengths = numpy_stream(1, "lengths").uniform(0.1, 50, size=(60, 1))
+    found = made.spherical_kmeans(points * lengths, 3, seed=1)
+    assert agree(found, where)
+    assert np.array_equal(found, made.spherical_kmeans(points, 3, seed=1)), "the same directions, the same clusters"
+
+
+def test_spherical_kmeans_with_few_points(caplog):
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found = made.spherical_kmeans(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), 8, seed=0)
+        assert made.spherical_kmeans(np.zeros((5, 3)), 8, seed=0).tolist() == [0] * 5
+    assert agree(found, np.array([0, 0, 1])) and "only 2 different points" in caplog.text
+
+
+def test_spherical_kmeans_leaves_empty_clusters_out(caplog):
+    # Two opposite pairs: the centre that starts on (0, 0), of no direction, keeps no row once the others have theirs.
+    points = np.array([[1.0, 0.0], [1.0, 1e-9], [-1.0, 0.0], [0.0, 0.0]])
+    seen = set()
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        for seed in range(8):
+            found = made.spherical_kmeans(points, 4, seed)
+            assert sorted(set(found.tolist())) == list(range(found.max() + 1)), "numbered without a gap"
+            seen.add(int(found.max()) + 1)
+    assert min(seen) < 4 and "came out empty" in caplog.text
+
+
+def test_timed_adds_up():
+    seconds: dict[str, float] = {}
+    for _ in range(2):
+        with made.timed(seconds):
+            pass
+    assert seconds["groups"] > 0
