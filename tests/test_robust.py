@@ -46,7 +46,7 @@ def test_groupdro_is_its_formula(adjustment):
         ]
         weights = [weight / sum(weights) for weight in weights]
         expected = sum(weight * mean for weight, mean in zip(weights, means, strict=True))
-        assert float(objective(batch)) == pytest.approx(expected, rel=1e-5)
+        assert objective(batch).item() == pytest.approx(expected, rel=1e-5)
         assert objective.log_weights.exp().tolist() == pytest.approx(weights, rel=1e-5)
 
 
@@ -104,7 +104,7 @@ def test_irm_is_its_definition(strength):
         terms.append(risk + strength * slope**2)
     expected = torch.stack(terms).mean() / strength
     expected.backward()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert torch.allclose(found, objective.model.weight.grad, atol=1e-6)
 
 
@@ -125,7 +125,7 @@ def test_irm_leaves_out_an_absent_environment():
     environments[next(row for row in range(40) if row not in batch.rows)] = 1
     one, two = IRM(linear(), torch.zeros(40, dtype=torch.long)), IRM(linear(), environments)
     assert two.count == 2
-    assert float(one(batch)) == pytest.approx(float(two(batch)), rel=1e-6)
+    assert one(batch).item() == pytest.approx(two(batch).item(), rel=1e-6)
     for wrong in ({"penalty": -1.0}, {"anneal": 1.5}):
         with pytest.raises(Misuse):
             IRM(linear(), environments, **wrong)

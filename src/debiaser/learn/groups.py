@@ -50,7 +50,7 @@ def balancing_weights(groups: Groups) -> NDArray[np.float64]:
 
 def unit_rows(features: Tensor | NDArray[Any]) -> Points:
     """(n, h) each row divided by its length, in float64; a row of zeros stays."""
-    points = np.array(features.detach().cpu() if isinstance(features, Tensor) else features, dtype=np.float64)
+    points = np.array(features.detach().cpu().numpy() if isinstance(features, Tensor) else features, dtype=float)
     points /= np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
     return points
 

@@ -121,11 +121,10 @@ class ClusterWeighted(Objective):
         targets, rule = self.targets(rows), self.rule
         last = self.weights[rows] if rule.history else targets
         if rule.average == "expavg":
-            weights = last * torch.exp(rule.step * targets)
+            weights = last * torch.exp(rule.step * (targets - targets.max()))  # less the largest: none overflows
         else:
             weights = (1 - rule.momentum) * last + rule.momentum * targets
-        weights = weights.clamp_min(SMALLEST)
-        return weights / weights.mean()
+        return (weights / weights.mean()).clamp_min(SMALLEST)
 
     def renew(self) -> None:
         """The mean of the stored losses in every cluster that was visited; O(n)."""
