@@ -91,11 +91,12 @@ def new_spec(
     if epochs is not None and epochs < 1:
         raise Misuse(f"epochs must be at least 1, got {epochs}")
     chosen = setting.recipes[recipe]
-    fields = {**setting.methods.get(method, {}), **parse_fields(METHODS[method], changes)}
+    rho = check_share("rho", setting.rho if rho is None else rho)
+    fields = {**setting.fields(method, rho), **parse_fields(METHODS[method], changes)}
     return Spec(
         dataset=dataset,
         method=method,
-        rho=check_share("rho", setting.rho if rho is None else rho),
+        rho=rho,
         recipe=chosen if epochs is None else chosen.with_epochs(epochs),
         net=net or setting.net,
         seed=seed,
