@@ -118,6 +118,14 @@ def test_fewer_points_than_clusters(how, caplog):
     assert agree(found, np.repeat(np.arange(3), 3)) and "only 3 different points" in caplog.text
 
 
+def test_one_cluster(caplog):
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        assert made.fit_clusters(np.ones((1, 2)), 1, "gmm", 0)(np.ones((1, 2))).tolist() == [0]
+        assert not caplog.text
+        assert made.fit_clusters(np.ones((4, 2)), 3, "gmm", 0)(np.ones((4, 2))).tolist() == [0] * 4
+    assert "only 1 different point" in caplog.text
+
+
 def test_a_mixture_that_collapses_becomes_k_means(monkeypatch, caplog):
     from sklearn.mixture import GaussianMixture
 

@@ -112,6 +112,8 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
 
 def published_number(spec: Spec) -> dict[str, object] | None:
     """What the paper prints for this run, where it is one of the paper's (its fields as in the settings)."""
+    if spec.method not in METHODS:
+        return None
     usual = as_declared(METHODS[spec.method](**SETTINGS[spec.dataset].fields(spec.method, spec.rho)))
     number = paper.published(spec.dataset, spec.method, spec.rho) if usual == spec.fields and not spec.noise else None
     if number is None or number.mean is None:

@@ -91,7 +91,7 @@ def new_result(spec: Spec, **found: Any) -> Result:
         "key": spec.key,
         "spec": spec.plain(),
         "dataset": spec.dataset,
-        "method": spec.method,
+        "method": spec.label,
         "rho": spec.rho,
         "seed": spec.seed,
         "recipe": spec.recipe.name,

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from debiaser.bench.settings import SETTINGS
@@ -15,7 +16,7 @@ from debiaser.data.inject import check_share
 from debiaser.errors import Misuse, known
 from debiaser.learn.nets import NETS
 from debiaser.learn.recipe import Recipe
-from debiaser.methods import METHODS
+from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Method
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
@@ -35,10 +36,13 @@ class Spec:
     noise: float = 0.0
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""  # digest of the file that a method of one's own comes from
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
         values = {**dataclasses.asdict(self), "protocol": PROTOCOL}
+        if not self.code:
+            del values["code"]
         return {
             **values,
             "fields": {name: "inf" if value == float("inf") else value for name, value in self.fields.items()},
@@ -48,7 +52,12 @@ class Spec:
     def key(self) -> str:
         """A readable name that ends in a digest of the whole spec."""
         digest = hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode(), digest_size=5).hexdigest()
-        return f"{self.dataset}-{self.method}-rho{self.rho:g}-{self.recipe.name}-seed{self.seed}-{digest}"
+        return f"{self.dataset}-{self.label}-rho{self.rho:g}-{self.recipe.name}-seed{self.seed}-{digest}"
+
+    @property
+    def label(self) -> str:
+        """The method's name; of one's own, the class."""
+        return self.method.rpartition(":")[2]
 
     @property
     def data_identity(self) -> str:
@@ -58,7 +67,7 @@ class Spec:
 
     def new_method(self) -> Method:
         """The method with these fields."""
-        method: Method = METHODS[self.method](**self.fields)
+        method: Method = find_method(self.method)(**self.fields)
         return method
 
 
@@ -78,8 +87,7 @@ def new_spec(
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
-    if method not in METHODS:
-        raise known("method", method, METHODS)
+    kind = find_method(method)
     setting = SETTINGS[dataset]
     if recipe not in setting.recipes:
         raise known("recipe", recipe, setting.recipes)
@@ -92,7 +100,7 @@ def new_spec(
         raise Misuse(f"epochs must be at least 1, got {epochs}")
     chosen = setting.recipes[recipe]
     rho = check_share("rho", setting.rho if rho is None else rho)
-    fields = {**setting.fields(method, rho), **parse_fields(METHODS[method], changes)}
+    fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     return Spec(
         dataset=dataset,
         method=method,
@@ -102,8 +110,9 @@ def new_spec(
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
-        fields=as_declared(METHODS[method](**fields)),
+        fields=as_declared(kind(**fields)),
         options=parse_options(dataset, options),
+        code="" if method in METHODS else hashlib.sha256(Path(method.rpartition(":")[0]).read_bytes()).hexdigest(),
     )
 
 

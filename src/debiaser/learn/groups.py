@@ -137,6 +137,8 @@ def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, l
     if (most := distinct(sample)) < k:
         log.warning("%d clusters asked for, but only %d different points: %d clusters", k, most, most)
         k = most
+    if k == 1:
+        return one_cluster
     random = {"n_init": starts, "random_state": seed % 2**32}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last round is as good as any other stop
@@ -150,6 +152,11 @@ def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, l
                 return lambda given: predict_clusters(mixture, given)
         model.fit(sample)
     return lambda given: predict_clusters(model, given)
+
+
+def one_cluster(points: Points) -> Groups:
+    """(n,) zeros."""
+    return np.zeros(len(points), np.int64)
 
 
 def predict_clusters(model: Any, points: Points) -> Groups:

@@ -1,5 +1,11 @@
 """The algorithms, one file each; a method is a frozen dataclass with `fit(task)`."""
 
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+
+from debiaser.errors import Misuse, known
 from debiaser.methods.bpa import BPA
 from debiaser.methods.cnc import CNC
 from debiaser.methods.disen import Disen
@@ -22,4 +28,29 @@ METHODS: dict[str, type] = {
     "vanilla": Vanilla,
 }
 
-__all__ = ["BPA", "CNC", "EIIL", "GEORGE", "JTT", "METHODS", "PGD", "Disen", "LfF", "Vanilla"]
+
+def find_method(name: str) -> type:
+    """The class of a method: one of ours by name, or a person's own as `path/to/file.py:Class`."""
+    if name in METHODS:
+        return METHODS[name]
+    path, colon, wanted = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise known("method", name, [*METHODS, "path/to/file.py:Class"])
+    file = Path(path)
+    if not file.is_file():
+        raise Misuse(f"no file {file} to take the method {wanted} from")
+    spec = importlib.util.spec_from_file_location(f"own_method_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise Misuse(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    own = {each: kind for each, kind in vars(module).items() if getattr(kind, "__module__", "") == module.__name__}
+    methods = {each: kind for each, kind in own.items() if dataclasses.is_dataclass(kind) and hasattr(kind, "fit")}
+    if wanted not in methods:
+        raise Misuse(f"{file} has no dataclass {wanted} with a fit method; it has: {', '.join(methods) or 'none'}")
+    found: type = methods[wanted]
+    return found
+
+
+__all__ = ["BPA", "CNC", "EIIL", "GEORGE", "JTT", "METHODS", "PGD", "Disen", "LfF", "Vanilla", "find_method"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from debiaser.errors import Misuse, known
 from debiaser.learn.groups import balancing_weights, consecutive, timed
-from debiaser.learn.objectives import Supervised
+from debiaser.learn.objectives import Objective, Supervised
 from debiaser.learn.outputs import Outputs
 from debiaser.learn.robust import IRM, GroupDRO, check_number, check_share
 from debiaser.learn.sampling import ScoreSampler
@@ -27,8 +27,8 @@ class EIIL:
 
     reference: length of the first training in times the recipe's epochs, short since a model that fits every row tells
     nothing; steps, lr, epsilon: Adam's, in the inference; learner: groupdro on environment x label, or irm; eta,
-    adjustment, balanced: GroupDRO's step, size adjustment C, and whether groups are drawn equally often; penalty,
-    anneal: IRM's weight and the share of epochs before it; augment: in training.
+    adjustment: GroupDRO's step and size adjustment C; penalty, anneal: IRM's weight and the share of epochs before it;
+    balanced: whether groups (irm: environments) are drawn equally often; augment: in training.
     """
 
     reference: float = 0.1
@@ -63,12 +63,14 @@ class EIIL:
             environment = self.environments(slopes, task.seed)  # stage 2
         task.journal.note("environment", environment.to(torch.int8))
         fresh = task.new_model("second")
-        if self.learner == "irm":  # stage 3
-            return task.fit(IRM(fresh, environment, self.penalty, self.anneal), "debiased")
-        groups = consecutive((task.train.y * 2 + environment).numpy())
+        if self.learner == "irm":
+            groups = environment.numpy()
+            robust: Objective = IRM(fresh, environment, self.penalty, self.anneal)
+        else:
+            groups = consecutive((task.train.y * 2 + environment).numpy())
+            robust = GroupDRO(fresh, torch.from_numpy(groups), self.eta, self.adjustment)
         sampler = ScoreSampler(balancing_weights(groups), seed=task.seed) if self.balanced else None
-        robust = GroupDRO(fresh, torch.from_numpy(groups), self.eta, self.adjustment)
-        return task.fit(robust, "debiased", sampler=sampler)
+        return task.fit(robust, "debiased", sampler=sampler)  # stage 3
 
     def environments(self, slopes: Tensor, seed: int) -> Tensor:
         """(n,) 1 for the rows that the reference suits worse (a higher mean slope), 0 for the others."""

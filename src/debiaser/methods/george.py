@@ -22,6 +22,7 @@ from debiaser.learn.groups import (
     consecutive,
     distinct,
     fit_clusters,
+    one_cluster,
     reduce_features,
     silhouettes,
     stream_seed,
@@ -91,11 +92,11 @@ class GEORGE:
         """(n,) the cluster of every training row, none of two classes."""
         train = task.outputs(reference)
         valid = collect(look(reference, task.valid.batches(task.look_size), device=task.device)) if task.valid else None
-        losses = cross_entropy(train.logits, train.labels).double().numpy()
+        losses, labels = cross_entropy(train.logits, train.labels).double().numpy(), train.labels.numpy()
         result, first = np.zeros(len(losses), np.int64), 0
-        for label in np.unique(train.labels):
-            rows = train.labels == label
-            others = None if valid is None else valid.features[valid.labels == label]
+        for label in np.unique(labels):
+            rows = np.flatnonzero(labels == label)
+            others = None if valid is None else valid.features[valid.labels == int(label)]
             seed = stream_seed(task.seed, "george", label)
             result[rows] = first + self.class_clusters(train.features[rows], losses[rows], others, seed)
             first = int(result[rows].max()) + 1
@@ -163,11 +164,6 @@ def best_clusters(points: Points, sample: Sample, largest: int, how: str, seed: 
     if best is one_cluster:
         log.warning("GEORGE: the features of a class of %d rows do not fall into clusters: it is one", len(points))
     return best
-
-
-def one_cluster(points: Points) -> Groups:
-    """(n,) zeros."""
-    return np.zeros(len(points), np.int64)
 
 
 def kept_pieces(parents: Groups, pieces: Groups, losses: Losses, sample: Sample, valid: Groups | None) -> list[int]:
