@@ -45,12 +45,11 @@ def find_method(name: str) -> type:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)
-    own = {each: kind for each, kind in vars(module).items() if getattr(kind, "__module__", "") == module.__name__}
-    methods = {each: kind for each, kind in own.items() if dataclasses.is_dataclass(kind) and hasattr(kind, "fit")}
+    own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    methods = {kind.__name__: kind for kind in own if dataclasses.is_dataclass(kind) and hasattr(kind, "fit")}
     if wanted not in methods:
         raise Misuse(f"{file} has no dataclass {wanted} with a fit method; it has: {', '.join(methods) or 'none'}")
-    found: type = methods[wanted]
-    return found
+    return methods[wanted]
 
 
 __all__ = ["BPA", "CNC", "EIIL", "GEORGE", "JTT", "METHODS", "PGD", "Disen", "LfF", "Vanilla", "find_method"]
