@@ -49,6 +49,8 @@ CANDIDATES = {
     "4+16 lr .2": candidate(4, 16, lr=0.2, biased_lr=0.1),
     "6+14 lr .04": candidate(6, 14, biased_lr=0.04),
     "8+12 lr .02": candidate(8, 12, biased_lr=0.02),
+    "4+16 lr .02, biased plain": candidate(4, 16, biased_lr=0.02, biased_augment=False),
+    "4+16 lr .05, biased plain": candidate(4, 16, biased_lr=0.05, biased_augment=False),
     "5+15 lr .02": candidate(5, 15, biased_lr=0.02),
     "5+15 lr .05": candidate(5, 15, biased_lr=0.05),
     # digits: 1,167 rows
@@ -78,9 +80,9 @@ def evaluate(dataset: str, name: str, method: str, rho: float, seed: int, data: 
     task = Task(
         benchmark.train,
         lambda start: new_net(SETTINGS[dataset].net, 10, start),
-        CANDIDATES[name],
-        seed,
-        SETTINGS[dataset].augment,
+        recipe=CANDIDATES[name],
+        seed=seed,
+        augment=SETTINGS[dataset].augment,
     )
     model = METHODS[method]().fit(task)
     seconds = time.perf_counter() - started
@@ -97,6 +99,7 @@ def evaluate(dataset: str, name: str, method: str, rho: float, seed: int, data: 
         "unbiased_validation": reached,
         "seconds": seconds,
         "threads": torch.get_num_threads(),
+        "augmentation": True,
         "recipe": CANDIDATES[name].plain(),
     }
 

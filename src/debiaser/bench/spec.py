@@ -40,7 +40,7 @@ class Spec:
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
-        values = {**dataclasses.asdict(self), "protocol": PROTOCOL}
+        values = {**dataclasses.asdict(self), "recipe": self.recipe.plain(), "protocol": PROTOCOL}
         if not self.code:
             del values["code"]
         return {
@@ -98,7 +98,7 @@ def new_spec(
             raise Misuse(f"{name} must not be negative, got {number}")
     if epochs is not None and epochs < 1:
         raise Misuse(f"epochs must be at least 1, got {epochs}")
-    chosen = setting.recipes[recipe]
+    chosen = setting.recipes[recipe].only(getattr(kind, "stages", None))
     rho = check_share("rho", setting.rho if rho is None else rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     return Spec(

@@ -15,6 +15,7 @@ SCHEDULES = ("constant", "cosine", "linear", "one-cycle", "step")
 class Recipe:
     """One stage of training; `stages` holds what differs in a stage of that name.
 
+    `augment`: whether the task's augmentation is used. `rise`: share of a one-cycle schedule spent going up.
     `single_stage`: how many times `epochs` a method with one stage trains, so that all see the same number of samples.
     """
 
@@ -29,6 +30,7 @@ class Recipe:
     decay_every: int = 40
     rise: float = 0.3
     clip: float | None = None
+    augment: bool = True
     single_stage: int = 2
     name: str = "custom"
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -61,6 +63,11 @@ class Recipe:
         }
         return replace(self, epochs=epochs, stages=stages)
 
+    def only(self, stages: tuple[str, ...] | None) -> "Recipe":
+        """The recipe with what it says of these stages alone (None: of all), so that a run is known by what it uses."""
+        kept = {name: own for name, own in self.stages.items() if stages is None or name in stages}
+        return replace(self, stages=kept)
+
     def learning_rate(self, step: int, steps_per_epoch: int) -> float:
         """The rate at this step (from 0); a function of the step alone, so that resuming needs no scheduler state."""
         total = self.epochs * steps_per_epoch
@@ -75,8 +82,11 @@ class Recipe:
         return self.lr
 
     def plain(self) -> dict[str, Any]:
-        """The recipe as plain values, for keys and JSON."""
-        return asdict(self)
+        """The recipe as plain values, for keys and JSON; `augment` only where it is off, as it usually is not."""
+        values = asdict(self)
+        if self.augment:
+            del values["augment"]
+        return values
 
 
 def one_cycle(step: int, total: int, highest: float, rise: float) -> float:

@@ -96,13 +96,14 @@ class Task:
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
         `until` it stops after that many of its epochs and the next call goes on: what its rows are drawn by may change.
         """
+        recipe = self.recipe.of_stage(stage, length)
         plan = engine.Stage(
             stage,
             self.train,
-            self.recipe.of_stage(stage, length),
+            recipe,
             derive(self.seed, stage),
             sampler,
-            self.augment,
+            self.augment if recipe.augment else None,
             self.device,
             self.watch,
             self.listener,
