@@ -98,7 +98,7 @@ def new_spec(
             raise Misuse(f"{name} must not be negative, got {number}")
     if epochs is not None and epochs < 1:
         raise Misuse(f"epochs must be at least 1, got {epochs}")
-    chosen = setting.recipes[recipe].only(getattr(kind, "stages", None))
+    chosen = setting.recipe(recipe, method)
     rho = check_share("rho", setting.rho if rho is None else rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     return Spec(

@@ -63,11 +63,6 @@ class Recipe:
         }
         return replace(self, epochs=epochs, stages=stages)
 
-    def only(self, stages: tuple[str, ...] | None) -> "Recipe":
-        """The recipe with what it says of these stages alone (None: of all), so that a run is known by what it uses."""
-        kept = {name: own for name, own in self.stages.items() if stages is None or name in stages}
-        return replace(self, stages=kept)
-
     def learning_rate(self, step: int, steps_per_epoch: int) -> float:
         """The rate at this step (from 0); a function of the step alone, so that resuming needs no scheduler state."""
         total = self.epochs * steps_per_epoch

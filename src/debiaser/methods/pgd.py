@@ -1,7 +1,6 @@
 """PGD: per-sample gradient debiasing (Ahn, Kim and Yun, ICLR 2023)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -41,7 +40,6 @@ class PGD:
     augment: bool = True
     score_on: str = "clean"
     inherit: bool = True
-    stages: ClassVar = ("biased", "debiased")
 
     def __post_init__(self) -> None:
         if self.alpha is not None:

@@ -1,7 +1,6 @@
 """Vanilla: empirical risk minimisation, the model that takes the shortcut."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -16,7 +15,6 @@ class Vanilla:
 
     length: float = 1
     augment: bool = True
-    stages: ClassVar = ("vanilla",)
 
     def __post_init__(self) -> None:
         if not self.length > 0:
