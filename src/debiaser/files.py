@@ -3,13 +3,14 @@
 import errno
 import json
 import os
-import tempfile
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from debiaser.errors import Problem
 
@@ -41,28 +42,38 @@ def make_folder(path: Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; on success it becomes `path`, on failure it vanishes."""
     make_folder(path.parent)
-    temporary: Path | None = None
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
         raise explain(error, path) from error
     finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """The lock file held by us alone; where another process has it, `waiting` is called once and we wait."""
+    make_folder(path.parent)
+    lock = FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if waiting:
+                waiting()
+            lock.acquire()
+    except OSError as error:
+        raise explain(error, path) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -2,13 +2,10 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from torch import nn
 
 from debiaser.bench import metrics, paper, results
@@ -16,7 +13,7 @@ from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, as_declared
 from debiaser.data import DATASETS, Benchmark
-from debiaser.files import make_folder, write_arrays, write_json
+from debiaser.files import locked, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
 from debiaser.learn.nets import new_net
@@ -47,7 +44,8 @@ def run(
 ) -> Run:
     """The finished run of this spec: found in the store, resumed, or made."""
     folder = out / spec.key
-    with ours_alone(folder):
+    said = "another process is working on %s; waiting for it to end"
+    with locked(folder / ".lock", lambda: log.warning(said, folder)):
         done = None if fresh else results.read_result(folder)
         if done is not None:
             return Run(folder, done, resumed=True)
@@ -56,22 +54,6 @@ def run(
             (folder / "result.json").unlink(missing_ok=True)
         checkpoints = Checkpoints(out / "stages", fresh=fresh)
         return Run(folder, make(spec, folder, data, device, listener or Silence(), checkpoints), resumed=False)
-
-
-@contextmanager
-def ours_alone(folder: Path) -> Iterator[None]:
-    """The run's folder, locked: a second process on the same run says so and waits."""
-    make_folder(folder)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.warning("another process is working on %s; waiting for it to end", folder)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def make(
@@ -92,7 +74,7 @@ def make(
         identity=spec.data_identity,
         checkpoints=checkpoints,
         watch=lambda model: watch(model, benchmark, device),
-        listener=Progress(folder, listener),
+        listener=Noting(folder, listener),
     )
     model = method.fit(task)
     found = judge(spec, benchmark, model, task.journal, device, folder)
@@ -127,23 +109,16 @@ def detector(journal: Journal) -> Vector | None:
     return next(noted, None)
 
 
-class Progress:
-    """Tells the listener how far it is, and notes it in `checkpoint/` for anyone who looks into the folder."""
+class Noting:
+    """A listener that also notes the current stage in `checkpoint/`, for anyone who looks into the folder."""
 
     def __init__(self, folder: Path, listener: Listener) -> None:
-        self.path, self.listener, self.stage, self.done, self.steps = folder / "checkpoint", listener, "", 0, 0
+        self.path, self.listener = folder / "checkpoint" / "progress.json", listener
+        self.step, self.end = listener.step, listener.end
 
     def begin(self, stage: str, steps: int, done: int) -> None:
-        self.stage, self.steps, self.done = stage, steps, done
+        write_json(self.path, {"stage": stage, "steps": steps, "done": done})
         self.listener.begin(stage, steps, done)
-        write_json(self.path / "progress.json", {"stage": stage, "steps": steps})
-
-    def step(self) -> None:
-        self.done += 1
-        self.listener.step()
-
-    def end(self, stage: str, row: Row | None) -> None:
-        self.listener.end(stage, row)
 
 
 def watch(model: nn.Module, benchmark: Benchmark, device: str) -> Row:

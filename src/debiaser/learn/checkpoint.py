@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import safetensors
 import torch
-from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
-from debiaser.files import make_folder, write_bytes
+from debiaser.files import locked, write_bytes
 
 log = logging.getLogger("debiaser")
 
@@ -87,8 +86,7 @@ class Checkpoints:
         if self.folder is None:
             yield self._kept.setdefault(key, Checkpoint(None))
             return
-        make_folder(self.folder)
-        with FileLock(self.folder / f"{key}.lock"):
+        with locked(self.folder / f"{key}.lock"):
             if self._fresh and key not in self._begun:
                 shutil.rmtree(self.folder / key, ignore_errors=True)
             self._begun.add(key)
@@ -98,7 +96,7 @@ class Checkpoints:
         """Forget a stage whose model is kept elsewhere."""
         self._kept.pop(key, None)
         if self.folder is not None:
-            with FileLock(self.folder / f"{key}.lock"):
+            with locked(self.folder / f"{key}.lock"):
                 shutil.rmtree(self.folder / key, ignore_errors=True)
 
 

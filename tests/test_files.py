@@ -1,0 +1,83 @@
+"""Files are whole or absent, and a lock that cannot be had is told."""
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from debiaser.errors import Problem
+from debiaser.files import locked, replacing, write_arrays, write_json, write_text
+
+
+def test_a_failure_leaves_the_former_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_readers_never_see_half(tmp_path: Path) -> None:
+    path, stop = tmp_path / "a.json", threading.Event()
+    write_json(path, {"rows": [0] * 20_000})
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            write_json(path, {"rows": [number] * 20_000})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            assert len(set(json.loads(path.read_text())["rows"])) == 1
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_arrays_come_back_without_pickle(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a.npz", x=np.arange(3), y=np.array(["é", "b"]))
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+        assert found["x"].tolist() == [0, 1, 2] and found["y"].tolist() == ["é", "b"]
+    with pytest.raises(ValueError, match="pickle"):
+        write_arrays(tmp_path / "b.npz", x=np.array([object()]))
+    assert not (tmp_path / "b.npz").exists() and not list(tmp_path.glob("*.part"))
+
+
+def test_files_have_the_permissions_of_ordinary_files(tmp_path: Path) -> None:
+    write_text(tmp_path / "ours", "x")
+    (tmp_path / "theirs").write_text("x")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Problem, match="cannot write"):
+        write_text(tmp_path / "file" / "below", "x")
+    with pytest.raises(Problem, match="cannot write"), locked(tmp_path / "file" / "lock"):
+        pass
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Problem, match="cannot write"), locked(tmp_path / "folder"):
+        pass
+
+
+def test_a_second_one_waits(tmp_path: Path) -> None:
+    order: list[str] = []
+    entered = threading.Event()
+
+    def second() -> None:
+        with locked(tmp_path / "lock", lambda: (order.append("waits"), entered.set())):
+            order.append("second")
+
+    with locked(tmp_path / "lock"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert entered.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["waits", "first", "second"]
