@@ -12,12 +12,12 @@ from debiaser import Disen, gradient_norms
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.engine import Silence
 from debiaser.learn.outputs import evaluating, find_head, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.disen import Disentangled, Disentangling, beheaded
 from debiaser.methods.task import Task
 from debiaser.randomness import numpy_stream
+from kills import Kill, KillAt
 
 CLASSES, ROWS, WIDTH = 4, 12, 6
 UNEQUAL = Disen(lambda_dis=3, lambda_swap_b=5, lambda_swap=0.5)
@@ -208,20 +208,6 @@ class Reshaping(nn.Module):
 def test_a_network_that_cannot_do_without_its_head_is_refused() -> None:
     with pytest.raises(Problem, match="without its head 'fc'"):
         beheaded(Reshaping(), torch.randn(2, 8))
-
-
-class Kill(Exception):
-    pass
-
-
-class KillAt(Silence):
-    def __init__(self, when: int) -> None:
-        self.left = when
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Kill
 
 
 def test_end_to_end_and_interrupted(tiny_task: Callable[..., Task], tmp_path: Path) -> None:

@@ -12,27 +12,12 @@ from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, read_tensors, write_tensors
-from debiaser.learn.engine import Silence, Stage, fit, split_rows, steps_in
+from debiaser.learn.engine import Stage, fit, split_rows, steps_in
 from debiaser.learn.objectives import Supervised
 from debiaser.learn.recipe import Recipe, one_cycle
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
-
-
-class Kill(Exception):
-    pass
-
-
-class KillAt(Silence):
-    """Stops the training in the middle of some step."""
-
-    def __init__(self, when: int) -> None:
-        self.left = when
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Kill
+from kills import Kill, KillAt
 
 
 @pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight"}])

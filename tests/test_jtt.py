@@ -12,12 +12,12 @@ from debiaser import JTT
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.engine import Silence
 from debiaser.learn.objectives import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import RowSampler, ScoreSampler
 from debiaser.methods.task import Task, clone
 from debiaser.randomness import derive, numpy_stream
+from kills import Kill, KillAt
 
 
 class Watched:
@@ -139,20 +139,6 @@ def test_identification_is_counted_in_lengths_of_the_recipe(tiny_task: Callable[
     JTT(identification=0.5).fit(task)
     assert [row["stage"] for row in task.journal.history] == ["identification", "final", "final"]
     assert [row["seen"] for row in task.journal.history] == [192] * 3
-
-
-class Kill(Exception):
-    pass
-
-
-class KillAt(Silence):
-    def __init__(self, when: int) -> None:
-        self.left = when
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Kill
 
 
 @pytest.mark.parametrize("error_set", ["eval", "train"])

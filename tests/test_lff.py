@@ -13,12 +13,12 @@ from debiaser import LfF
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.engine import Silence
 from debiaser.learn.losses import gce
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.lff import Failure, find_heads
 from debiaser.methods.task import Task
 from debiaser.randomness import numpy_stream
+from kills import Kill, KillAt
 
 CLASSES, ROWS, BATCHES = 4, 12, ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9), (5, 0, 7, 11), (2, 10))
 
@@ -139,20 +139,6 @@ def test_every_field_is_in_the_key_of_the_stage(tiny_task: Callable[..., Task]) 
         LfF(**change).fit(task)
         keys.update(task.journal.stages)
     assert len(keys) == len(changes)
-
-
-class Kill(Exception):
-    pass
-
-
-class KillAt(Silence):
-    def __init__(self, when: int) -> None:
-        self.left = when
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Kill
 
 
 @pytest.mark.parametrize("score", ["loss", "gradient"])

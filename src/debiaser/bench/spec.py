@@ -131,15 +131,26 @@ def as_declared(method: Method) -> dict[str, Any]:
 def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
     """`key=value` texts as values of the dataclass's fields, checked against names and types."""
     hints = typing.get_type_hints(cls)
-    names = [each.name for each in dataclasses.fields(cls)]
+    return parse_pairs("field", {each.name: hints[each.name] for each in dataclasses.fields(cls)}, changes)
+
+
+def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as keyword arguments of the dataset's loader."""
+    hints = typing.get_type_hints(DATASETS[dataset].load)
+    own = {name: kind for name, kind in hints.items() if name not in COMMON_OPTIONS}
+    return parse_pairs(f"option of {dataset}", own, options)
+
+
+def parse_pairs(what: str, kinds: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as values of these types; an unknown key is an error that names the known ones."""
     values = {}
-    for change in changes:
-        name, equals, text = change.partition("=")
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
         if not equals:
-            raise Misuse(f"'{change}' is not key=value; known keys: {', '.join(names)}")
-        if name not in names:
-            raise known("field", name, names)
-        values[name] = parse_value(name, text, hints[name])
+            raise Misuse(f"'{pair}' is not key=value; known keys: {', '.join(kinds) or 'none'}")
+        if name not in kinds:
+            raise known(what, name, kinds or ["none"])
+        values[name] = parse_value(name, text, kinds[name])
     return values
 
 
@@ -160,21 +171,6 @@ def parse_value(name: str, text: str, kind: Any) -> Any:
     if value != value:
         raise Misuse(f"{name} must be a number, got '{text}'")
     return value
-
-
-def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as keyword arguments of the dataset's loader."""
-    load = DATASETS[dataset].load
-    own = {name: kind for name, kind in typing.get_type_hints(load).items() if name not in COMMON_OPTIONS}
-    values = {}
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not equals:
-            raise Misuse(f"'{option}' is not key=value; known keys: {', '.join(own) or 'none'}")
-        if name not in own:
-            raise known(f"option of {dataset}", name, own or ["none"])
-        values[name] = parse_value(name, text, own[name])
-    return values
 
 
 COMMON_OPTIONS = ("root", "rho", "data_seed", "noise", "return")

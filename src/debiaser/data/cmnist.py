@@ -1,6 +1,5 @@
 """Colored MNIST as the released generator makes it: file order, 54,000 / 6,000 / 10,000, ten fixed colours (D4, D5)."""
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +23,11 @@ def parts(root: Path | None) -> dict[str, Grey]:
     }
 
 
-def load(
-    root: Path | None,
-    rho: float,
-    data_seed: int,
-    noise: float = 0.0,
-    *,
-    name: str = "cmnist",
-    colour_is_target: bool = False,
-) -> Benchmark:
+def load(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
     """The benchmark; the same bytes for the same seed."""
-    return colour_benchmark(name, parts(root), rho, data_seed, noise, colour_is_target, test_seed=TEST_SEED)
+    return colour_benchmark("cmnist", parts(root), rho, data_seed, noise, test_seed=TEST_SEED)
 
 
-load_colour = partial(load, name="cmnist-colour", colour_is_target=True)
+def load_colour(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
+    """Its twin: the same pictures, with colour as the target and the digit as the attribute that goes with it."""
+    return colour_benchmark("cmnist-colour", parts(root), rho, data_seed, noise, True, TEST_SEED)
