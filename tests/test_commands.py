@@ -67,6 +67,7 @@ def test_help_is_fast_and_names_the_commands(command: Command) -> None:
         (("train", "digits", "--method", "pgd", "--rhoo", "1"), "No such option: --rhoo; known: .*--rho"),
         (("train", "digits", "--method", "pgd", "--epochs", "many"), "--epochs.*valid integer"),
         (("train", "digits"), "--method"),
+        (("train", "digits", "--method", "vanilla", "--set", "length=inf"), "length must be a finite number"),
         (("nosuch",), "No such command 'nosuch'; known: .*train"),
         (("demo", "--seeds", "0"), "seeds must be at least 1"),
     ],

@@ -9,6 +9,7 @@ from debiaser.bench.spec import Spec, new_spec
 from debiaser.data.split import Benchmark, Truth
 from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.outputs import find_head, predict
+from debiaser.learn.recipe import Recipe
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 
@@ -136,3 +137,21 @@ def test_a_stage_that_two_runs_share_is_trained_once(tiny_task: Callable[..., Ta
     assert count.stages == ["biased", "debiased", "debiased"]
     METHODS["pgd"](alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder), listener=count))
     assert count.stages[3:] == ["biased", "debiased"], "another alpha is another biased model"
+
+
+def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_path: object) -> None:
+    """Whatever other runs left in the store, finished or cut short, a joint run ends as it does alone."""
+    from pathlib import Path
+
+    from kills import Kill, KillAt
+
+    folder, joint = Path(str(tmp_path)), METHODS["pgd"](joint=True)
+    recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
+    alone = weights(joint.fit(tiny_task(recipe=recipe)))
+    METHODS["pgd"]().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
+    with pytest.raises(Kill):
+        other = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder), listener=KillAt(11))
+        METHODS["pgd"](joint=True, p=1).fit(other)
+    task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
+    assert same(alone, weights(joint.fit(task)))
+    assert task.journal.owned == task.journal.stages

@@ -83,7 +83,8 @@ def make(
     result = results.new_result(spec, **found, environment=results.environment(device))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    checkpoints.remove(task.journal.stages[-1])  # its model is in the run's folder; earlier stages may serve other runs
+    for key in dict.fromkeys([*task.journal.owned, task.journal.stages[-1]]):
+        checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
     return result
 
 

@@ -49,7 +49,9 @@ def main() -> None:
 
 
 def complain(line: str) -> None:
-    """One line on standard error."""
+    """One line on standard error, if there is anything to say."""
+    if not line:
+        return
     print(f"debiaser: {' '.join(line.split())}", file=sys.stderr)
 
 

@@ -10,6 +10,8 @@ ClickError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind
 
 def one_line(error: Any) -> str:
     """The message of a usage error, with the known options or commands."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
+        return ""
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     if context is None:

@@ -52,6 +52,8 @@ class Recipe:
 
     def of_stage(self, stage: str, length: float = 1) -> "Recipe":
         """The recipe of this stage, `length` times as long, with no further stages in it."""
+        if not (length > 0 and math.isfinite(length)):
+            raise Misuse(f"length must be a finite number above 0, got {length:g}")
         own = replace(self, **{**self.stages.get(stage, {}), "stages": {}})
         return replace(own, epochs=max(1, round(own.epochs * length)))
 

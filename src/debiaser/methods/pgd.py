@@ -68,9 +68,10 @@ class PGD:
         debiased: nn.Module = task.new_model("debiased")
         for epoch in range(1, task.epochs("debiased") + 1):
             loss = gce(self.alpha, self.extra_q)
-            biased = task.fit(Supervised(task.new_model(), loss), "biased", until=epoch)
+            biased = task.fit(Supervised(task.new_model(), loss), "biased", until=epoch, owner=repr(self))
             sampler = ScoreSampler(self.scores(task, biased), seed=task.seed)
-            debiased = task.fit(Supervised(task.new_model("debiased")), "debiased", sampler=sampler, until=epoch)
+            fresh = Supervised(task.new_model("debiased"))
+            debiased = task.fit(fresh, "debiased", sampler=sampler, until=epoch, owner=repr(self))
         return debiased
 
     def scores(self, task: Task, biased: nn.Module) -> Tensor:

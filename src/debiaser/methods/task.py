@@ -34,21 +34,27 @@ class Method(Protocol):
 
 @dataclass
 class Journal:
-    """What happened: vectors over the training rows, seconds per stage, one row per epoch, the keys of the stages."""
+    """What happened: vectors over the training rows, seconds per stage, one row per epoch, the keys of the stages.
+
+    `owned`: the keys of those that no other run may use.
+    """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     history: list[engine.Row] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
+    owned: list[str] = field(default_factory=list)
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
         """Keep one number per training row under this name."""
         self.vectors[name] = np.asarray(vector.detach().cpu() if isinstance(vector, Tensor) else vector)
 
-    def add_stage(self, stage: str, key: str, history: list[engine.Row]) -> None:
+    def add_stage(self, stage: str, key: str, history: list[engine.Row], owned: bool = False) -> None:
         """Keep a stage's history; a stage that was continued replaces what was known of it."""
         if key not in self.stages:
             self.stages.append(key)
+        if owned and key not in self.owned:
+            self.owned.append(key)
         others = [row for row in self.history if row["stage"] != stage]
         self.history = others + history
         self.seconds[stage] = sum(row["seconds"] for row in history)
@@ -90,11 +96,13 @@ class Task:
         sampler: RowSampler | None = None,
         length: float = 1,
         until: int | None = None,
+        owner: str = "",
     ) -> nn.Module:
         """The network that comes out of training the objective through this stage of the recipe.
 
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
         `until` it stops after that many of its epochs and the next call goes on: what its rows are drawn by may change.
+        Such a stage is its `owner`'s alone: what else decides it is for the owner to say.
         """
         recipe = self.recipe.of_stage(stage, length)
         plan = engine.Stage(
@@ -108,10 +116,10 @@ class Task:
             self.watch,
             self.listener,
         )
-        key = stage_key(objective, plan, self.identity, changing=until is not None)
+        key = stage_key(objective, plan, self.identity, owner)
         with self.checkpoints.stage(key) as checkpoint:
             history = engine.fit(objective, plan, checkpoint, until)
-        self.journal.add_stage(stage, key, history)
+        self.journal.add_stage(stage, key, history, owned=bool(owner))
         return objective.model
 
     def outputs(self, model: nn.Module, head: nn.Module | str | None = None) -> Outputs:
@@ -143,7 +151,7 @@ def clone(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
 
 
-def stage_key(objective: Objective, plan: engine.Stage, identity: str, changing: bool = False) -> str:
+def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: str = "") -> str:
     """A name for a stage of training made of everything that determines its outcome."""
     digest = hashlib.blake2b(digest_size=10)
     parts = [identity, plan.name, plan.seed, plan.recipe.plain(), repr(plan.augment), repr(objective), str(plan.device)]
@@ -151,6 +159,8 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, changing:
     for name, tensor in objective.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    if plan.sampler is not None and not changing:
+    if owner:
+        digest.update(owner.encode())
+    elif plan.sampler is not None:
         digest.update(plan.sampler.identity)
     return f"{plan.name}-{digest.hexdigest()}"

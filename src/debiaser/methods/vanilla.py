@@ -1,5 +1,6 @@
 """Vanilla: empirical risk minimisation, the model that takes the shortcut."""
 
+import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,8 +18,8 @@ class Vanilla:
     augment: bool = True
 
     def __post_init__(self) -> None:
-        if not self.length > 0:
-            raise Misuse(f"length must be above 0, got {self.length:g}")
+        if not (self.length > 0 and math.isfinite(self.length)):
+            raise Misuse(f"length must be a finite number above 0, got {self.length:g}")
 
     def fit(self, task: Task) -> nn.Module:
         """The trained network."""
