@@ -1,6 +1,8 @@
 """Files are whole or absent, and a lock that cannot be had is told."""
 
 import json
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -64,6 +66,16 @@ def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(Problem, match="cannot write"), locked(tmp_path / "folder"):
         pass
+
+
+def test_only_ordinary_files_are_replaced_and_links_are_followed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Problem, match="not an ordinary file"):
+        write_text(tmp_path / "pipe", "x")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_text(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "x"
 
 
 def test_a_second_one_waits(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser.bench import readme
 from debiaser.data import digits
+from debiaser.errors import Misuse
 from debiaser.learn.nets import SimConv1
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +74,9 @@ def test_debias_in_one_call() -> None:
     again = debias(model, pairs, method=PGD(), recipe=Recipe(epochs=1))
     assert torch.allclose(again.scores, result.scores)
     assert debias(model, pairs, method=Vanilla(), recipe=Recipe(epochs=1)).scores is None
+    for wrong in ([], TensorDataset(x[:2], torch.tensor([0.5, 1.0])), TensorDataset(x[:2], torch.tensor([0, -1]))):
+        with pytest.raises(Misuse):
+            debias(model, wrong)
 
 
 def test_commands_in_the_readme_exist() -> None:

@@ -69,6 +69,11 @@ def test_effective_sample_size() -> None:
     assert "effective sample size 40.0" in repr(ScoreSampler(np.ones(40)))
 
 
+def test_very_large_scores_and_small_floats() -> None:
+    assert ScoreSampler([1e308] * 4).probabilities.tolist() == [0.25] * 4
+    assert ScoreSampler(torch.ones(4, dtype=torch.bfloat16)).probabilities.tolist() == [0.25] * 4
+
+
 @pytest.mark.parametrize(
     ("scores", "word"),
     [

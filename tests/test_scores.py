@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from debiaser import gradient_norms
 from debiaser.errors import Misuse, Problem
@@ -131,8 +131,12 @@ def test_scores_are_in_dataset_order_whatever_the_batch() -> None:
     whole = gradient_norms(model, data, batch_size=23)
     assert torch.allclose(whole, gradient_norms(model, data, batch_size=5))
     assert torch.allclose(whole, gradient_norms(model, DataLoader(data, batch_size=7)))
-    with pytest.raises(Misuse, match="shuffle"):
-        gradient_norms(model, DataLoader(data, batch_size=7, shuffle=True))
+    weighted = WeightedRandomSampler([1.0] * 23, 23)
+    for loses_rows in ({"shuffle": True}, {"drop_last": True}, {"sampler": weighted}):
+        with pytest.raises(Misuse, match="shuffle"):
+            gradient_norms(model, DataLoader(data, batch_size=7, **loses_rows))
+    with pytest.raises(Misuse, match="no rows"):
+        gradient_norms(model, TensorDataset(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
 
 
 def test_features_are_never_held_together() -> None:

@@ -41,7 +41,10 @@ def make_folder(path: Path) -> Path:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; on success it becomes `path`, on failure it vanishes."""
+    path = path.resolve()  # a link stays a link to what it names
     make_folder(path.parent)
+    if path.exists() and not path.is_file():
+        raise Problem(f"cannot write {path}: it is there and is not an ordinary file; choose another name")
     temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -44,6 +44,9 @@ def run(
 ) -> Run:
     """The finished run of this spec: found in the store, resumed, or made."""
     folder = out / spec.key
+    done = None if fresh else results.read_result(folder)
+    if done is not None:  # a finished run can be read without its lock, also where one may not write
+        return Run(folder, done, resumed=True)
     said = "another process is working on %s; waiting for it to end"
     with locked(folder / ".lock", lambda: log.warning(said, folder)):
         done = None if fresh else results.read_result(folder)

@@ -18,6 +18,11 @@ from debiaser.bench.spec import PROTOCOL, Spec
 from debiaser.files import write_text
 
 Result = dict[str, Any]
+PARTS: dict[str, Any] = {
+    **dict.fromkeys(("spec", "metrics", "seconds", "rows", "environment"), dict),
+    **dict.fromkeys(("dataset", "method", "recipe"), str),
+    **dict.fromkeys(("rho", "seed", "samples_seen"), int | float),
+}
 HISTORY = (
     *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
     *("unbiased", "aligned", "conflicting", "worst_group", "seconds"),
@@ -25,12 +30,25 @@ HISTORY = (
 
 
 def read_result(run_dir: Path) -> Result | None:
-    """The result of a finished run; None where there is none, or none that this version understands."""
+    """The result of a finished run; None where there is none, or none that is whole and this folder's."""
     try:
-        result: Result = json.loads((run_dir / "result.json").read_text())
-    except (OSError, ValueError):
+        result: Result = json.loads((run_dir / "result.json").read_text(), parse_constant=refuse)
+    except (OSError, ValueError, RecursionError):
         return None
-    return result if isinstance(result, dict) and result.get("protocol") == PROTOCOL else None
+    if not isinstance(result, dict) or result.get("protocol") != PROTOCOL or result.get("key") != run_dir.name:
+        return None
+    whole = all(isinstance(result.get(name), kind) for name, kind in PARTS.items())
+    return result if whole and all(value is None or is_number(value) for value in result["metrics"].values()) else None
+
+
+def refuse(constant: str) -> float:
+    """NaN and infinity have no place in a result."""
+    raise ValueError(constant)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, truth values aside."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """The command line; the only part that prints."""
 
+import io
 import logging
 import os
 import sys
@@ -23,6 +24,9 @@ def main() -> None:
     """Run the command; every way to end has its exit code and, if it is a mistake, its one line."""
     logging.basicConfig(format="debiaser: %(message)s", level=logging.WARNING, stream=sys.stderr)
     debug = "--debug" in sys.argv
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII only gets question marks, not an error
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -50,7 +54,7 @@ def main() -> None:
 
 def complain(line: str) -> None:
     """One line on standard error, if there is anything to say."""
-    if not line:
+    if not line or sys.stderr is None:
         return
     print(f"debiaser: {' '.join(line.split())}", file=sys.stderr)
 

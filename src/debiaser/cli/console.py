@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -110,7 +110,7 @@ class Downloads:
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.said = quiet, 0.0
         self.bars: Progress | None = None
-        if not quiet and sys.stderr.isatty():
+        if not quiet and is_terminal(sys.stderr):
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
             self.bars = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
@@ -141,11 +141,18 @@ def label(what: str, stage: str) -> str:
 
 def reporter(quiet: bool) -> Reporter:
     """The listener that fits where standard error goes."""
-    return Quietly() if quiet else Bars() if sys.stderr.isatty() else Lines()
+    return Quietly() if quiet else Bars() if is_terminal(sys.stderr) else Lines()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether it is open and a terminal; a closed stream is None."""
+    return stream is not None and stream.isatty()
 
 
 def say(line: str) -> None:
-    """A line for people, on standard error."""
+    """A line for people, on standard error, if that is open."""
+    if sys.stderr is None:
+        return
     print(line, file=sys.stderr, flush=True)
 
 
@@ -165,4 +172,4 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(column, justify="left" if not number else "right", no_wrap=not number)
     for row in rows:
         table.add_row(*row)
-    Console(stderr=to_stderr, width=None if sys.stdout.isatty() else 120).print(table)
+    Console(stderr=to_stderr, width=None if is_terminal(sys.stdout) else 120).print(table)

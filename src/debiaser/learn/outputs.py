@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,10 @@ def collect(outputs: Iterable[Outputs]) -> Outputs:
 
 def reduce(outputs: Iterable[Outputs], score: Callable[[Outputs], Tensor]) -> Tensor:
     """(n,) one number per row, computed batch by batch: features are never held together."""
-    return torch.cat([score(each).cpu() for each in outputs])
+    parts = [score(each).cpu() for each in outputs]
+    if not parts:
+        raise Misuse("the dataset has no rows")
+    return torch.cat(parts)
 
 
 def predict(model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu") -> Tensor:

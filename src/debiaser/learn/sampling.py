@@ -90,17 +90,17 @@ class ScoreSampler(Sampler[int]):
 
 def probabilities(scores: ArrayLike | Tensor) -> NDArray[np.float64]:
     """(n,) scores divided by their sum, in float64."""
-    values = np.asarray(scores.detach().cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
+    values = np.asarray(scores.detach().cpu().double() if isinstance(scores, Tensor) else scores, dtype=np.float64)
     if values.ndim != 1 or not len(values):
         raise Misuse(f"scores must be a vector with one number per row, got shape {values.shape}")
     for what, wrong in (("not finite (NaN or infinite)", ~np.isfinite(values)), ("negative", values < 0)):
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
             raise Misuse(f"{int(wrong.sum()):,} of {len(values):,} scores are {what}, the first in row {first}")
-    total = values.sum()
-    if not total > 0:
+    if not values.max() > 0:
         raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
-    result: NDArray[np.float64] = values / total
+    values = values / values.max()  # so that the sum of very large scores stays finite
+    result: NDArray[np.float64] = values / values.sum()
     return result
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, known
@@ -67,8 +67,12 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
         yield from data.batches(batch_size)
         return
     if isinstance(data, DataLoader):
-        if isinstance(data.sampler, RandomSampler):
-            raise Misuse("the DataLoader shuffles, so scores would lose their rows: pass the dataset, or shuffle=False")
+        plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
+        if not plain or data.drop_last:
+            raise Misuse(
+                "the DataLoader shuffles, samples or drops rows, so scores would lose their rows: "
+                "pass the dataset itself, or a DataLoader without shuffle, sampler and drop_last"
+            )
         loader = data
     elif isinstance(data, Dataset) or hasattr(data, "__getitem__"):
         loader = DataLoader(data, batch_size=batch_size)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
@@ -30,18 +30,29 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     """A split over a dataset of (x, y) pairs; labels are read once, inputs when needed."""
     if isinstance(dataset, Split):
         return dataset
+    if not isinstance(dataset, Sized) or isinstance(dataset, DataLoader):
+        raise Misuse("debias needs a map-style dataset of (x, y) pairs with a length, not a loader or a stream")
+    if not len(dataset):
+        raise Misuse("the dataset has no rows")
     if isinstance(dataset, TensorDataset):
-        return Split.of(dataset.tensors[0], dataset.tensors[1])
-    if not isinstance(dataset, Sized):
-        raise Misuse("the dataset has no length; debias needs a map-style dataset of (x, y) pairs")
+        return Split.of(dataset.tensors[0], whole_numbers(dataset.tensors[1]))
     rows = range(len(dataset))
-    y = torch.as_tensor([int(dataset[row][1]) for row in rows])
+    y = whole_numbers(torch.as_tensor([dataset[row][1] for row in rows]))
 
     def read(chosen: Tensor) -> Tensor:
         inputs: Tensor = default_collate([dataset[row][0] for row in chosen.tolist()])
         return inputs
 
     return Split(y, read)
+
+
+def whole_numbers(labels: Tensor) -> Tensor:
+    """The labels, if they are class numbers from 0 on."""
+    if labels.ndim != 1 or labels.is_floating_point() or int(labels.min()) < 0:
+        raise Misuse(
+            f"labels must be a vector of class numbers from 0 on, got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    return labels
 
 
 def debias(

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from debiaser.report import figures, pictures
-from debiaser.report.runs import Details, Result
+from debiaser.report.runs import LARGEST, Details, Result
 from debiaser.report.tables import HEADINGS, count
 from debiaser.report.words import percent, score_words
 
@@ -72,7 +72,11 @@ def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
 
 def has_scores(one: Shown) -> bool:
     """Whether the run gave its training rows scores that can be read."""
-    return one.details.vectors is not None and bool(np.isfinite(one.details.vectors["score"]).any())
+    if one.details.vectors is None:
+        return False
+    score = one.details.vectors["score"]
+    known = score[np.isfinite(score)] if np.isrealobj(score) else score[:0]
+    return len(known) > 0 and bool((np.abs(known) < LARGEST).all()) and not np.isinf(score).any()
 
 
 def _size(mask: np.ndarray, flipped: np.ndarray) -> int:

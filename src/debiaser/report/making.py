@@ -24,7 +24,13 @@ ENVIRONMENT = {
 def command(result: Result) -> str:
     """The command line that makes the run again."""
     spec = result["spec"]
-    words = ["debiaser", "train", str(result["dataset"]), "--method", str(result["method"])]
+    words = [
+        "debiaser",
+        "train",
+        str(result["dataset"]),
+        "--method",
+        str(result["spec"].get("method") or result["method"]),
+    ]
     for option, value in (
         ("--rho", result.get("rho")),
         ("--noise", spec.get("noise") or None),

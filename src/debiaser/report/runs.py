@@ -42,12 +42,15 @@ class Details:
     notes: tuple[str, ...]
 
 
+LARGEST = 1e30  # no count, share, time or accuracy is beyond; sums of such numbers cannot overflow
+
+
 def number(value: Any) -> float | None:
-    """A finite float, or None."""
+    """A float of sensible size, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value) if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) and abs(value) < LARGEST else None
     except OverflowError:
         return None  # an integer with hundreds of digits
 
