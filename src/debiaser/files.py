@@ -60,8 +60,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """The lock file held by us alone; where another process has it, `waiting` is called once and we wait."""
+def locked(path: Path, waiting: Callable[[], None] | None = None, patience: float = -1) -> Iterator[None]:
+    """The lock file held by us alone; where another process has it, `waiting` is called once and we wait.
+
+    `patience` is for how many seconds; -1 is for ever.
+    """
     make_folder(path.parent)
     lock = FileLock(path)
     try:
@@ -70,13 +73,18 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
         except Timeout:
             if waiting:
                 waiting()
-            lock.acquire()
+            lock.acquire(timeout=patience)
+    except Timeout as error:
+        raise Problem(f"another process has held {path} for too long; end it, then try again") from error
     except OSError as error:
         raise explain(error, path) from error
+    except NotImplementedError as error:
+        raise Problem(f"cannot write {path}: its file system has no locks; choose another folder") from error
     try:
         yield
     finally:
-        lock.release()
+        with suppress(OSError):
+            lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

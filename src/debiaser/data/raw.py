@@ -8,20 +8,18 @@ is hashed in 0.08 s, so nothing is remembered about earlier checks: a file that 
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from debiaser.data.catalogue import SETS, Found, Part, RawSet
 from debiaser.data.download import Progress, SourceError, obtain
 from debiaser.data.formats import Bytes, FormatError
 from debiaser.errors import Problem, known
-from debiaser.files import explain, make_folder, write_arrays
+from debiaser.files import locked, make_folder, write_arrays
 
 __all__ = ["SETS", "Arrays", "Part", "RawSet", "Status", "cache", "digest", "fetch", "load", "roots", "status"]
 
@@ -146,7 +144,9 @@ def _checked(raw: RawSet, found: Found) -> Arrays:
 def _fetch(raw: RawSet, root: Path | None, progress: Progress | None) -> tuple[Found, Arrays]:
     """The set, fetched from the first source that answers and kept as one npz file; one process at a time."""
     folder = _destination(root)
-    with _alone(folder, raw, progress):
+    said = f"waiting for another process that fetches {raw.name}"
+    waiting = (lambda: progress(said, 0, None)) if progress else None
+    with locked(folder / f".{raw.name}.lock", waiting, raw.patience.whole):
         here = _search(raw, (folder,))  # another process may have been quicker
         if here is not None:
             return here
@@ -178,29 +178,6 @@ def _destination(root: Path | None) -> Path:
     if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK):
         return root
     return make_folder(cache())
-
-
-@contextmanager
-def _alone(folder: Path, raw: RawSet, progress: Progress | None) -> Iterator[None]:
-    lock = FileLock(folder / f".{raw.name}.lock")
-    try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            if progress:
-                progress(f"waiting for another process that fetches {raw.name}", 0, None)
-            lock.acquire(timeout=raw.patience.whole)
-    except Timeout as error:
-        raise Problem(f"another process has been fetching {raw.name} for too long; end it, then try again") from error
-    except OSError as error:
-        raise explain(error, folder) from error
-    except NotImplementedError as error:
-        raise Problem(f"{folder} cannot be locked (file system without locks); choose another folder") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.release()
 
 
 def _places(root: Path | None) -> str:

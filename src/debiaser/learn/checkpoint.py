@@ -46,7 +46,8 @@ class Checkpoint:
     """The latest state of one stage."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self._kept = path, None if path else State({}, {})
+        self.path = path
+        self._kept: State | None = None
 
     def save(self, tensors: dict[str, Tensor], **plain: Any) -> None:
         """Replace the state; a kill in the middle leaves the former one."""
@@ -58,7 +59,7 @@ class Checkpoint:
     def load(self) -> State | None:
         """The state, or None where there is none; a damaged file is said, removed and counts as none."""
         if self.path is None:
-            return self._kept if self._kept and self._kept.plain else None
+            return self._kept
         if not self.path.exists():
             return None
         try:

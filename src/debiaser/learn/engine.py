@@ -95,7 +95,7 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
         with torch.random.fork_rng(devices=[]):
             for epoch in range(len(history), last):
                 history.append(run_epoch(objective, optimizer, stage, sampler, epoch))
-                tensors = {**prefixed("objective", objective.state_dict())}
+                tensors = prefixed("objective", objective.state_dict())
                 if epoch + 1 < recipe.epochs:
                     tensors |= prefixed("optimizer", optimizer_tensors(optimizer))
                 checkpoint.save(tensors, history=history)

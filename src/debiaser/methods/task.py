@@ -129,8 +129,9 @@ class Task:
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
         """(n,) one number per training row from one forward pass in eval mode, streamed."""
         started = time.perf_counter()
-        batches = map(self._augmented, self.train.batches(self.look_size)) if augmented else None
-        result = reduce(look(model, batches or self.train.batches(self.look_size), device=self.device), score)
+        clean = self.train.batches(self.look_size)
+        batches = map(self._augmented, clean) if augmented else clean
+        result = reduce(look(model, batches, device=self.device), score)
         self.journal.seconds["score"] = self.journal.seconds.get("score", 0) + time.perf_counter() - started
         return result
 
