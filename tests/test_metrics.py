@@ -50,6 +50,7 @@ def test_detection_by_hand() -> None:
     assert found["score_auroc"] == 0.75  # of four pairs (4,1) (4,3) (2,1) (2,3) three are right
     assert found["score_average_precision"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["score_conflicting_mass"] == pytest.approx(0.6)
+    assert found["score_precision"] == found["score_recall"] == 0.5  # above the mean of 2.5: one that conflicts, one not
     assert found["score_effective_sample_size"] == pytest.approx(100 / 30)
 
 

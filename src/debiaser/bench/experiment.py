@@ -107,10 +107,18 @@ def published_number(spec: Spec) -> dict[str, object] | None:
     return {"mean": number.mean, "std": number.std, "label": number.label, "note": number.note}
 
 
-def detector(journal: Journal) -> Vector | None:
-    """(n,) what the method noted that should be high on conflicting rows: its scores, weights or errors."""
-    noted = (journal.vectors[name] for name in ("score", "weight", "error") if name in journal.vectors)
-    return next(noted, None)
+def detector(journal: Journal, labels: Vector) -> Vector | None:
+    """(n,) what the method noted that should be high on conflicting rows.
+
+    Its scores, weights, errors or worse environment; of clusters alone, the share of its class that is in others.
+    """
+    for name in ("score", "weight", "error", "environment"):
+        if name in journal.vectors:
+            return journal.vectors[name]
+    if "cluster" not in journal.vectors:
+        return None
+    clusters = journal.vectors["cluster"]  # each lies within one class
+    return np.asarray(1 - np.bincount(clusters)[clusters] / np.bincount(labels)[labels])
 
 
 class Noting:
@@ -162,7 +170,7 @@ def judge(
     found = {
         **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
         "valid": metrics.validation(valid, benchmark.valid.y)["valid_accuracy"],
-        **metrics.detection(detector(journal), conflicting),
+        **metrics.detection(detector(journal, vectors["label"]), conflicting),
     }
     return {
         "metrics": found,

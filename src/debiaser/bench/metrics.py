@@ -56,8 +56,9 @@ def validation(logits: Tensor, y: Tensor) -> Metrics:
 def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metrics:
     """How well scores find the conflicting rows, what share of the sampling mass these get, and how even it is.
 
-    auroc and average_precision from 0 to 1; both None where no row is known to conflict, or all are. For an error set
-    (scores of 0 and 1) the average precision is about its precision times its recall. Nothing without scores.
+    precision and recall are those of the rows that get more than an even share: drawn or weighed more than in plain
+    training, or in the error set where scores are 0 and 1. All from 0 to 1; None where no row is known to conflict, or
+    all are. Nothing without scores.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -68,6 +69,8 @@ def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metr
     found: Metrics = {
         "score_auroc": None,
         "score_average_precision": None,
+        "score_precision": None,
+        "score_recall": None,
         "score_conflicting_mass": None,
         "score_effective_sample_size": effective_sample_size(shares),
     }
@@ -75,5 +78,8 @@ def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metr
     if truth.any() and not truth.all():
         found["score_auroc"] = float(roc_auc_score(truth, score[known]))
         found["score_average_precision"] = float(average_precision_score(truth, score[known]))
+        singled_out = shares[known] > 1 / len(score)
+        found["score_precision"] = float(truth[singled_out].mean()) if singled_out.any() else None
+        found["score_recall"] = float(singled_out[truth].mean())
         found["score_conflicting_mass"] = float(shares[known][truth].sum())
     return found
