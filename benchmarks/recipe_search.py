@@ -1,4 +1,4 @@
-"""Search for a `fast` recipe: PGD on an unbiased copy of the validation pictures; the test set is never loaded.
+"""Search for a `fast` recipe on an unbiased copy of the validation pictures; the test set is never loaded.
 
     python benchmarks/recipe_search.py cmnist --rho 0.005 --seeds 0 --out results/search/cmnist.jsonl NAME ...
 
@@ -9,20 +9,22 @@ on the validation pictures with colours drawn anew so that they say nothing abou
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from debiaser.bench.metrics import accuracies, detection
+from debiaser.bench.experiment import detector
+from debiaser.bench.metrics import accuracies, detection, validation
 from debiaser.bench.settings import SETTINGS
+from debiaser.bench.spec import new_spec
 from debiaser.data import cmnist, digits
 from debiaser.data.coloured import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
 from debiaser.learn.nets import new_net
 from debiaser.learn.outputs import predict
 from debiaser.learn.recipe import Recipe
-from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 
 
@@ -53,6 +55,8 @@ CANDIDATES = {
     "4+16 lr .05, biased plain": candidate(4, 16, biased_lr=0.05, biased_augment=False),
     "5+15 lr .02": candidate(5, 15, biased_lr=0.02),
     "5+15 lr .05": candidate(5, 15, biased_lr=0.05),
+    # one stage: LfF, Disen
+    **{f"20-lr-{lr:g}": Recipe(name="candidate", epochs=10, lr=lr) for lr in (0.02, 0.05, 0.1)},
     # digits: 1,167 rows
     **{
         f"digits {biased}+{epochs - biased} lr {lr:g} batch {size}": candidate(biased, epochs - biased, lr, size)
@@ -73,41 +77,47 @@ def unbiased_validation(dataset: str, rho: float, seed: int, data: Path | None) 
     return colour_benchmark(dataset, {**parts, "test": valid}, rho, seed)
 
 
-def evaluate(dataset: str, name: str, method: str, rho: float, seed: int, data: Path | None) -> dict[str, object]:
+def evaluate(
+    dataset: str, name: str, method: str, rho: float, seed: int, data: Path | None, changes: Sequence[str] = ()
+) -> dict[str, object]:
     """One run of a candidate and what it reached on the unbiased copy of the validation pictures."""
+    spec = new_spec(dataset, method, rho, changes=changes)
+    recipe = spec.recipe if name == "setting" else CANDIDATES[name]
     benchmark = unbiased_validation(dataset, rho, seed, data)
     started = time.perf_counter()
     task = Task(
         benchmark.train,
         lambda start: new_net(SETTINGS[dataset].net, 10, start),
-        recipe=CANDIDATES[name],
+        recipe=recipe,
         seed=seed,
         augment=SETTINGS[dataset].augment,
     )
-    model = METHODS[method]().fit(task)
+    model = spec.new_method().fit(task)
     seconds = time.perf_counter() - started
     reached = accuracies(predict(model, benchmark.test.batches(512)), benchmark.test.y, benchmark.truth["test"])
-    if "score" in task.journal.vectors:
-        conflicting = benchmark.truth["train"].conflicting(benchmark.train.y).numpy()
-        reached |= detection(task.journal.vectors["score"].astype("float64"), conflicting)
+    conflicting = benchmark.truth["train"].conflicting(benchmark.train.y).numpy()
+    reached |= detection(detector(task.journal, benchmark.train.y.numpy()), conflicting)
     return {
         "dataset": dataset,
         "candidate": name,
         "method": method,
+        "fields": spec.fields,
         "rho": rho,
         "seed": seed,
         "unbiased_validation": reached,
+        "biased_validation": validation(predict(model, benchmark.valid.batches(512)), benchmark.valid.y),
         "seconds": seconds,
         "threads": torch.get_num_threads(),
         "augmentation": True,
-        "recipe": CANDIDATES[name].plain(),
+        "recipe": recipe.plain(),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=["cmnist", "digits"])
-    parser.add_argument("candidates", nargs="+", choices=list(CANDIDATES))
+    parser.add_argument("candidates", nargs="+", choices=["setting", *CANDIDATES])
+    parser.add_argument("--set", nargs="+", default=[], help="key=value: fields of the method")
     parser.add_argument("--method", default="pgd")
     parser.add_argument("--rho", type=float, nargs="+", default=[0.05])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -120,7 +130,7 @@ def main() -> None:
     for seed in chosen.seeds:
         for name in chosen.candidates:
             for rho in chosen.rho:
-                line = evaluate(chosen.dataset, name, chosen.method, rho, seed, chosen.data)
+                line = evaluate(chosen.dataset, name, chosen.method, rho, seed, chosen.data, chosen.set)
                 with chosen.out.open("a") as record:
                     record.write(json.dumps(line) + "\n")
                 reached = {
