@@ -35,7 +35,66 @@ def test_worst_group_is_over_pairs_and_over_every_attribute() -> None:
 def test_unknown_bias_gives_none_not_a_number() -> None:
     y = torch.tensor([0, 1])
     found = accuracies(logits_for([0, 0]), y, Truth(y, torch.full((2, 1), -1)))
-    assert found == {"unbiased": 50, "aligned": None, "conflicting": None, "worst_group": None}
+    assert found == {
+        "unbiased": 50,
+        "aligned": None,
+        "conflicting": None,
+        "group_average": None,
+        "worst_group": None,
+    }
+
+
+def test_the_mean_over_samples_is_not_the_mean_over_groups() -> None:
+    """D27: six rows of (0, 0) all right, one of each other group: (0, 1) right, (1, 0) and (1, 1) wrong."""
+    y, bias = torch.tensor([0] * 6 + [0, 1, 1]), torch.tensor([0] * 6 + [1, 0, 1])
+    found = accuracies(logits_for([0] * 9), y, Truth(y, bias[:, None]))
+    assert found["unbiased"] == pytest.approx(7 / 9 * 100)
+    assert found["group_average"] == pytest.approx((100 + 100 + 0 + 0) / 4)
+    assert found["worst_group"] == 0
+    assert found["aligned"] == pytest.approx(6 / 7 * 100) and found["conflicting"] == 50
+
+
+def test_every_attribute_by_itself() -> None:
+    y = torch.tensor([0, 0, 0, 1, 1, 1])
+    colour, shape = torch.tensor([0, 0, 1, 1, 1, 0]), torch.tensor([0, 1, 1, 1, 0, 0])
+    truth = Truth(y, torch.stack([colour, shape], 1))
+    found = accuracies(logits_for([0, 0, 1, 1, 0, 0]), y, truth, ("digit colour", "shape"))
+    # right: rows 0, 1 and 3; colour conflicts in 2 and 5, shape in 1, 2, 4 and 5; either in 1, 2, 4, 5
+    assert found["aligned"] == 100 and found["conflicting"] == 25
+    assert found["aligned_digit_colour"] == 75 and found["conflicting_digit_colour"] == 0
+    assert found["aligned_shape"] == 100 and found["conflicting_shape"] == 25
+    # groups: colour (0,0) 2/2, (0,1) 0/1, (1,0) 0/1, (1,1) 1/2; shape (0,0) 1/1, (0,1) 1/2, (1,0) 0/2, (1,1) 1/1
+    assert found["group_average"] == pytest.approx((100 + 0 + 0 + 50 + 100 + 50 + 0 + 100) / 8)
+    assert "aligned_colour" not in accuracies(logits_for([0] * 6), y, Truth(y, colour[:, None]), ("colour",))
+
+
+def test_worst_of_sixteen_overlapping_groups() -> None:
+    """Eight traits, of which a row may have several or none: sixteen groups (trait, target); rows without count not."""
+    traits, y, right = [], [], []
+    for trait in range(8):
+        for target in (0, 1):
+            for number in range(10):  # trait 3 with target 1: 2 of 10 right, all others 6 of 10
+                traits.append([int(each == trait) for each in range(8)])
+                y.append(target)
+                right.append(number < (2 if (trait, target) == (3, 1) else 6))
+    traits += [[0] * 8] * 50  # no trait at all, all wrong: in no group
+    y += [0] * 50
+    right += [False] * 50
+    traits += [[1, 0, 0, 1, 0, 0, 0, 0]] * 10  # traits 0 and 3 at once, target 1, all right: in both groups
+    y += [1] * 10
+    right += [True] * 10
+    target = torch.tensor(y)
+    answers = [each if good else 1 - each for each, good in zip(y, right, strict=True)]
+    truth = Truth(target, torch.tensor(traits), overlapping=True)
+    found = accuracies(logits_for(answers, 2), target, truth, tuple("abcdefgh"))
+    assert found["worst_group"] == pytest.approx(60), "2 + 10 of 20 in (3, 1): no longer below the others"
+    assert found["group_average"] == pytest.approx((14 * 60 + 80 + 60) / 16)
+    without = accuracies(logits_for(answers[:-10], 2), target[:-10], Truth(target[:-10], truth.bias[:-10], True))
+    assert without["worst_group"] == pytest.approx(20) and without["group_average"] == pytest.approx(
+        (15 * 60 + 20) / 16
+    )
+    assert found["aligned"] is None and found["conflicting"] is None, "a trait agrees with no target"
+    assert found["unbiased"] == pytest.approx((15 * 6 + 2 + 10) / 220 * 100)
 
 
 def test_validation() -> None:
@@ -50,7 +109,9 @@ def test_detection_by_hand() -> None:
     assert found["score_auroc"] == 0.75  # of four pairs (4,1) (4,3) (2,1) (2,3) three are right
     assert found["score_average_precision"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["score_conflicting_mass"] == pytest.approx(0.6)
-    assert found["score_precision"] == found["score_recall"] == 0.5  # above the mean of 2.5: one that conflicts, one not
+    assert (
+        found["score_precision"] == found["score_recall"] == 0.5
+    )  # above the mean of 2.5: one that conflicts, one not
     assert found["score_effective_sample_size"] == pytest.approx(100 / 30)
 
 

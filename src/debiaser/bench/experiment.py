@@ -6,18 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from debiaser.bench import metrics, paper, results
 from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, as_declared
 from debiaser.data import DATASETS, Benchmark
+from debiaser.data.split import Split
+from debiaser.errors import Problem
 from debiaser.files import locked, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
 from debiaser.learn.nets import new_net
+from debiaser.learn.normalise import normalised
 from debiaser.learn.outputs import predict
+from debiaser.learn.processes import ALONE, Processes
 from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Task
 
@@ -41,34 +45,50 @@ def run(
     device: str = "cpu",
     listener: Listener | None = None,
     fresh: bool = False,
+    processes: Processes = ALONE,
 ) -> Run:
-    """The finished run of this spec: found in the store, resumed, or made."""
+    """The finished run of this spec: found in the store, resumed, or made (by several processes, all call this)."""
     folder = out / spec.key
-    done = None if fresh else results.read_result(folder)
+    processes.agree("the run", spec.key)
+    if spec.world_size != processes.size:
+        raise Problem(f"this is a run of {spec.world_size} processes, but {processes.size} are here; use torchrun")
+
+    def find() -> results.Result | None:
+        return processes.from_main(lambda: None if fresh else results.read_result(folder))
+
+    done = find()
     if done is not None:  # a finished run can be read without its lock, also where one may not write
         return Run(folder, done, resumed=True)
     said = "another process is working on %s; waiting for it to end"
-    with locked(folder / ".lock", lambda: log.warning(said, folder)):
-        done = None if fresh else results.read_result(folder)
+    with processes.held(lambda: locked(folder / ".lock", lambda: log.warning(said, folder))):
+        done = find()
         if done is not None:
             return Run(folder, done, resumed=True)
-        if fresh:
+        if fresh and processes.main:
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
             (folder / "result.json").unlink(missing_ok=True)
         checkpoints = Checkpoints(out / "stages", fresh=fresh)
-        return Run(folder, make(spec, folder, data, device, listener or Silence(), checkpoints), resumed=False)
+        made = make(spec, folder, data, device, listener or Silence(), checkpoints, processes)
+        return Run(folder, made, resumed=False)
 
 
 def make(
-    spec: Spec, folder: Path, data: Path | None, device: str, listener: Listener, checkpoints: Checkpoints
+    spec: Spec,
+    folder: Path,
+    data: Path | None,
+    device: str,
+    listener: Listener,
+    checkpoints: Checkpoints,
+    processes: Processes = ALONE,
 ) -> results.Result:
     """Train and judge; everything that is kept lands in the folder, `result.json` last."""
     method = spec.new_method()
-    benchmark = load(spec, data)
+    with processes.main_first():  # it may prepare what the others find
+        benchmark = load(spec, data)
     classes = len(benchmark.classes)
     task = Task(
         train=benchmark.train,
-        make_model=lambda seed: new_net(spec.net, classes, seed),
+        make_model=lambda seed: normalised(new_net(spec.net, classes, seed), SETTINGS[spec.dataset].normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
@@ -76,18 +96,28 @@ def make(
         device=device,
         identity=spec.data_identity,
         checkpoints=checkpoints,
-        watch=lambda model: watch(model, benchmark, device),
-        listener=Noting(folder, listener),
+        watch=lambda model: watch(model, benchmark, device, processes),
+        listener=Noting(folder, listener) if processes.main else Silence(),
+        processes=processes,
+        precision=spec.precision,
     )
     model = method.fit(task)
-    found = judge(spec, benchmark, model, task.journal, device, folder)
+    logits = Logits.of(model, benchmark, device, processes)
+    return processes.from_main(lambda: keep(spec, folder, benchmark, task, model, logits))
+
+
+def keep(
+    spec: Spec, folder: Path, benchmark: Benchmark, task: Task, model: nn.Module, logits: "Logits"
+) -> results.Result:
+    """Write everything, `result.json` last."""
+    found = judge(spec, benchmark, logits, task.journal, folder)
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
     results.write_history(folder / "history.csv", task.journal.history)
-    result = results.new_result(spec, **found, environment=results.environment(device))
+    result = results.new_result(spec, **found, environment=results.environment(str(task.device), spec.world_size))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     for key in dict.fromkeys([*task.journal.owned, task.journal.stages[-1]]):
-        checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
+        task.checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
     return result
 
 
@@ -133,19 +163,32 @@ class Noting:
         self.listener.begin(stage, steps, done)
 
 
-def watch(model: nn.Module, benchmark: Benchmark, device: str) -> Row:
+@dataclass(frozen=True)
+class Logits:
+    """(n, k) a model's answers on validation and test rows."""
+
+    valid: Tensor
+    test: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module, benchmark: Benchmark, device: str, processes: Processes) -> "Logits":
+        def answers(split: Split) -> Tensor:
+            (found,) = processes.over(split, EVALUATION_BATCH, lambda batches: (predict(model, batches, device),))
+            return found
+
+        return cls(answers(benchmark.valid), answers(benchmark.test))
+
+
+def watch(model: nn.Module, benchmark: Benchmark, device: str, processes: Processes) -> Row:
     """What the history shows of an epoch; no method sees it."""
-    valid = predict(model, benchmark.valid.batches(EVALUATION_BATCH), device)
-    test = predict(model, benchmark.test.batches(EVALUATION_BATCH), device)
+    logits = Logits.of(model, benchmark, device, processes)
     return {
-        **metrics.validation(valid, benchmark.valid.y),
-        **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
+        **metrics.validation(logits.valid, benchmark.valid.y),
+        **metrics.accuracies(logits.test, benchmark.test.y, benchmark.truth["test"]),
     }
 
 
-def judge(
-    spec: Spec, benchmark: Benchmark, model: nn.Module, journal: Journal, device: str, folder: Path
-) -> results.Result:
+def judge(spec: Spec, benchmark: Benchmark, logits: Logits, journal: Journal, folder: Path) -> results.Result:
     """Metrics, times and counts; writes the vectors and the pictures that the page draws."""
     train, truth = benchmark.train, benchmark.truth["train"]
     conflicting = truth.conflicting(train.y).numpy()
@@ -160,16 +203,14 @@ def judge(
         **{name: vector for name, vector in journal.vectors.items() if name != "score"},
     }
     write_arrays(folder / "vectors.npz", **vectors)
-    test = predict(model, benchmark.test.batches(EVALUATION_BATCH), device)
-    valid = predict(model, benchmark.valid.batches(EVALUATION_BATCH), device)
     write_arrays(
         folder / "samples.npz",
         **train_pictures(train, vectors, truth.bias[:, 0].numpy()),
-        **test_pictures(benchmark, test.softmax(1).numpy(), spec.data_seed),
+        **test_pictures(benchmark, logits.test.softmax(1).numpy(), spec.data_seed),
     )
     found = {
-        **metrics.accuracies(test, benchmark.test.y, benchmark.truth["test"]),
-        "valid": metrics.validation(valid, benchmark.valid.y)["valid_accuracy"],
+        **metrics.accuracies(logits.test, benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
+        "valid": metrics.validation(logits.valid, benchmark.valid.y)["valid_accuracy"],
         **metrics.detection(detector(journal, vectors["label"]), conflicting),
     }
     return {

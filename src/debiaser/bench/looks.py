@@ -4,9 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from debiaser.bench.paper import table
 from debiaser.bench.samples import as_pictures
-from debiaser.data import Benchmark
+from debiaser.data import Benchmark, Split
+from debiaser.data.civilcomments import Tokens
+from debiaser.errors import Problem
 from debiaser.report.sheet import write_sheet
 
 ALIGNED_ROWS = 3
@@ -27,18 +31,44 @@ def statistics(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draw(benchmark: Benchmark, path: Path) -> Path:
-    """The training set as the paper draws it: rows of aligned samples, then a row of conflicting ones."""
-    split, truth = benchmark.train, benchmark.truth["train"]
-    kind, label = truth.conflicting(split.y).numpy(), split.y.numpy()
+def portions(benchmark: Benchmark) -> list[dict[str, Any]]:
+    """Where attributes are overlapping traits: for each, how many rows have it and the percentage of the second class.
 
-    def of(number: int, wanted: int, count: int) -> list[np.ndarray | None]:
-        rows = np.flatnonzero((label == number) & (kind == wanted))[:count]
+    Over all splits together, beside what the paper prints (its table `portion of toxic`).
+    """
+    parts = list(benchmark.truth.values())
+    if not all(truth.overlapping for truth in parts):
+        return []
+    target, traits = torch.cat([truth.target for truth in parts]), torch.cat([truth.bias for truth in parts])
+    printed = {each.variant.lower(): each.mean for each in table("portion of toxic") if each.dataset == benchmark.name}
+    found = []
+    for name, trait in zip(benchmark.attributes, traits.T, strict=True):
+        rows = target[trait == 1]
+        share = float(rows.double().mean()) * 100 if len(rows) else None
+        published = printed.get(name.lower().replace("_", " "))
+        found.append({"name": name, "rows": len(rows), "percent": share, "published": published})
+    return found
+
+
+def draw(benchmark: Benchmark, path: Path) -> Path:
+    """The training set as the paper draws it: rows of aligned samples, then a row of conflicting ones.
+
+    Where it is not known which rows conflict: rows of training samples, then a row of conflicting test samples.
+    """
+    if isinstance(benchmark.train.read, Tokens):
+        raise Problem(f"{benchmark.name} holds texts: there are no pictures to draw")
+    unknown = bool((benchmark.truth["train"].conflicting(benchmark.train.y) < 0).all())
+    upper, lower = ("training", "test") if unknown else ("aligned", "conflicting")
+
+    def column(part: str, number: int, wanted: int, count: int) -> list[np.ndarray | None]:
+        split: Split = getattr(benchmark, part)
+        kind = benchmark.truth[part].conflicting(split.y)
+        rows = np.flatnonzero(((split.y == number) & (kind == wanted)).numpy())[:count]
         pictures: list[np.ndarray | None] = list(as_pictures(split, rows))
         return pictures + [None] * (count - len(pictures))
 
     classes = range(len(benchmark.classes))
-    aligned, conflicting = ([of(number, wanted, ALIGNED_ROWS) for number in classes] for wanted in (0, 1))
-    rows = [("aligned", [column[row] for column in aligned]) for row in range(ALIGNED_ROWS)]
-    rows.append(("conflicting", [column[0] for column in conflicting]))
-    return write_sheet(path, benchmark.classes, rows)
+    above = [column("train", number, -1 if unknown else 0, ALIGNED_ROWS) for number in classes]
+    below = [column("test" if unknown else "train", number, 1, 1) for number in classes]
+    rows = [(upper, [pictures[row] for pictures in above]) for row in range(ALIGNED_ROWS)]
+    return write_sheet(path, benchmark.classes, [*rows, (lower, [pictures[0] for pictures in below])])

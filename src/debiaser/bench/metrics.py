@@ -1,5 +1,6 @@
 """How good a model and a detector are; the only reader of bias labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,34 +19,51 @@ def percent(right: Tensor) -> float | None:
     return float(right.double().mean()) * 100 if len(right) else None
 
 
-def accuracies(logits: Tensor, y: Tensor, truth: Truth) -> Metrics:
-    """unbiased: over all rows; aligned and conflicting: rows that follow and go against the shortcut; worst_group.
+def accuracies(logits: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str] = ()) -> Metrics:
+    """unbiased: over all rows; aligned and conflicting: rows that follow and go against the shortcut; over groups:
 
-    A group is a pair of target and bias value (with several attributes: the worst over each of them).
+    group_average, their mean, and worst_group, their lowest. Papers call either of unbiased and group_average "average"
+    (D27), so both are there. With several `attributes`, aligned and conflicting also for each of them, by its name.
     """
     right = logits.argmax(1) == y
     kind = truth.conflicting(y)
+    groups = group_accuracies(right, truth)
     return {
         "unbiased": percent(right),
         "aligned": percent(right[kind == 0]),
         "conflicting": percent(right[kind == 1]),
-        "worst_group": worst_group(right, truth),
+        "group_average": float(groups.mean()) if len(groups) else None,
+        "worst_group": float(groups.min()) if len(groups) else None,
+        **(by_attribute(right, y, truth, attributes) if len(attributes) > 1 and not truth.overlapping else {}),
     }
 
 
-def worst_group(right: Tensor, truth: Truth) -> float | None:
-    """The lowest accuracy over the groups (target, bias value) that have rows, in percent."""
-    worst = []
+def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
+    """(g,) the accuracy in percent of every group that has rows.
+
+    A group is a pair of target and bias value, and with several attributes each of them has its own groups. Where
+    attributes are overlapping traits, only rows that have a trait form groups, and a row may be in several.
+    """
+    found = []
     for attribute in truth.bias.T:
-        known = attribute >= 0
-        if not known.any():
+        member = (attribute == 1) if truth.overlapping else (attribute >= 0)
+        if not member.any():
             continue
-        values = int(attribute.max()) + 1
-        group = (truth.target * values + attribute)[known].numpy()
+        group = (truth.target * (int(attribute.max()) + 1) + attribute)[member].numpy()
         counts = np.bincount(group)
-        correct = np.bincount(group, weights=right[known].numpy().astype(float))
-        worst.append(float((correct[counts > 0] / counts[counts > 0]).min()) * 100)
-    return min(worst, default=None)
+        correct = np.bincount(group, weights=right[member].numpy().astype(float))
+        found.append(correct[counts > 0] / counts[counts > 0] * 100)
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def by_attribute(right: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str]) -> Metrics:
+    """`aligned_<attribute>`, `conflicting_<attribute>`: rows that follow and go against it, whatever the others do."""
+    found: Metrics = {}
+    for name, attribute in zip(attributes, truth.bias.T, strict=True):
+        kind = Truth(truth.target, attribute[:, None]).conflicting(y)
+        for word, wanted in (("aligned", 0), ("conflicting", 1)):
+            found[f"{word}_{name.replace(' ', '_')}"] = percent(right[kind == wanted])
+    return found
 
 
 def validation(logits: Tensor, y: Tensor) -> Metrics:

@@ -21,7 +21,8 @@ Result = dict[str, Any]
 PARTS: dict[str, Any] = {
     **dict.fromkeys(("spec", "metrics", "seconds", "rows", "environment"), dict),
     **dict.fromkeys(("dataset", "method", "recipe"), str),
-    **dict.fromkeys(("rho", "seed", "samples_seen"), int | float),
+    **dict.fromkeys(("seed", "samples_seen"), int | float),
+    "rho": int | float | None,
 }
 HISTORY = (
     *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
@@ -63,7 +64,7 @@ def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
     write_text(path, stream.getvalue())
 
 
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str, world_size: int = 1) -> dict[str, Any]:
     """What a result depends on besides its spec."""
     return {
         "debiaser": __version__,
@@ -75,7 +76,7 @@ def environment(device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "world_size": 1,
+        "world_size": world_size,
     }
 
 

@@ -5,17 +5,28 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data import Benchmark, Split
+from debiaser.data.civilcomments import Tokens
 from debiaser.randomness import numpy_stream
 
 Vector: TypeAlias = NDArray[Any]
+SHOWN = 112  # pixels of a side on the page, at most
 PER_CLASS = 8  # highest- and lowest-scored pictures kept per class
 
 
 def as_pictures(split: Split, rows: Vector) -> NDArray[np.uint8]:
-    """(m, h, w, 3) the inputs of these rows as 8-bit pictures."""
-    x = split.read(torch.from_numpy(rows)) if len(rows) else torch.zeros(0, 3, 1, 1)
+    """(m, h, w, 3) the inputs of these rows as 8-bit pictures, large ones reduced; one black dot each for texts.
+
+    Features show the pictures that they were made of.
+    """
+    read = getattr(split.read, "pictures", split.read)
+    blank = isinstance(read, Tokens) or not len(rows)
+    x: Tensor = torch.zeros(len(rows), 3, 1, 1) if blank else read(torch.from_numpy(rows))
+    if max(x.shape[-2:]) > SHOWN:
+        x = F.interpolate(x, scale_factor=SHOWN / max(x.shape[-2:]), mode="area", recompute_scale_factor=True)
     return (x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
 
 

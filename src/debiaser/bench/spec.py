@@ -14,12 +14,14 @@ from debiaser.bench.settings import SETTINGS
 from debiaser.data import DATASETS
 from debiaser.data.inject import check_share
 from debiaser.errors import Misuse, known
+from debiaser.learn.engine import PRECISIONS
 from debiaser.learn.nets import NETS
 from debiaser.learn.recipe import Recipe
 from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Method
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
+UNSAID = {"code": "", "precision": "32", "world_size": 1}  # as usual, these are no part of a run's identity
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Spec:
 
     dataset: str
     method: str
-    rho: float
+    rho: float | None  # None: the bias is natural
     recipe: Recipe
     net: str
     seed: int = 0
@@ -37,12 +39,15 @@ class Spec:
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""  # digest of the file that a method of one's own comes from
+    precision: str = "32"
+    world_size: int = 1  # several processes draw and normalise otherwise than one
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
         values = {**dataclasses.asdict(self), "recipe": self.recipe.plain(), "protocol": PROTOCOL}
-        if not self.code:
-            del values["code"]
+        for name, usual in UNSAID.items():
+            if values[name] == usual:
+                del values[name]
         return {
             **values,
             "fields": {name: "inf" if value == float("inf") else value for name, value in self.fields.items()},
@@ -52,7 +57,8 @@ class Spec:
     def key(self) -> str:
         """A readable name that ends in a digest of the whole spec."""
         digest = hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode(), digest_size=5).hexdigest()
-        return f"{self.dataset}-{self.label}-rho{self.rho:g}-{self.recipe.name}-seed{self.seed}-{digest}"
+        rho = "" if self.rho is None else f"-rho{self.rho:g}"
+        return f"{self.dataset}-{self.label}{rho}-{self.recipe.name}-seed{self.seed}-{digest}"
 
     @property
     def label(self) -> str:
@@ -83,6 +89,8 @@ def new_spec(
     net: str | None = None,
     changes: Iterable[str] = (),
     options: Iterable[str] = (),
+    precision: str = "32",
+    world_size: int = 1,
 ) -> Spec:
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     if dataset not in DATASETS:
@@ -93,13 +101,17 @@ def new_spec(
         raise known("recipe", recipe, setting.recipes)
     if net is not None and net not in NETS:
         raise known("network", net, NETS)
+    if precision not in PRECISIONS:
+        raise known("precision", precision, PRECISIONS)
     for name, number in (("seed", seed), ("data-seed", data_seed)):
         if number is not None and number < 0:
             raise Misuse(f"{name} must not be negative, got {number}")
     if epochs is not None and epochs < 1:
         raise Misuse(f"epochs must be at least 1, got {epochs}")
     chosen = setting.recipe(recipe, method)
-    rho = check_share("rho", setting.rho if rho is None else rho)
+    if setting.rho is None and rho is not None:
+        raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
+    rho = None if setting.rho is None else check_share("rho", setting.rho if rho is None else rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     return Spec(
         dataset=dataset,
@@ -113,6 +125,8 @@ def new_spec(
         fields=as_declared(kind(**fields)),
         options=parse_options(dataset, options),
         code="" if method in METHODS else hashlib.sha256(Path(method.rpartition(":")[0]).read_bytes()).hexdigest(),
+        precision=precision,
+        world_size=world_size,
     )
 
 

@@ -96,5 +96,11 @@ def uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Ge
     return torch.rand(shape, generator=generator) * (high - low) + low
 
 
-# The paper's augmentation of Colored MNIST (its released code): RandomResizedCrop, ColorJitter, RandomRotation.
+# The paper's augmentation of Colored MNIST (its released code): RandomResizedCrop, ColorJitter, RandomRotation. Its
+# authors use the same for Multi-bias MNIST at 56x56 (D18).
 PAPER = Augmentation(crop=(0.9, 1.1), rotate=10, hue=0.05, saturation=0.05)
+# Disen's, for Corrupted CIFAR-10 and BFFHQ, whose settings the paper says it takes over (D18): RandomCrop with four
+# pixels of padding, and a flip.
+SHIFT_AND_FLIP = Augmentation(shift=4, flip=True)
+# BAR: the paper names crop, rotation and jitter but no numbers (D18); a crop usual for photographs, the rest as above.
+PHOTOGRAPH = Augmentation(crop=(0.7, 1.0), rotate=10, hue=0.05, saturation=0.05)

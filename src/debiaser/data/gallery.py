@@ -1,0 +1,141 @@
+"""Pictures of a benchmark that lie in a folder or an archive: decoded in whole batches by threads when asked for."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from debiaser.data import inject
+from debiaser.data.bundle import Bundle
+from debiaser.data.decoding import DecodeError, Pixels, decode
+from debiaser.data.formats import FormatError
+from debiaser.data.kept import Kept
+from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.errors import Misuse, Problem
+from debiaser.randomness import numpy_stream
+
+SMALL = 64  # pixels: decoded pictures up to this side are kept on disk, larger ones would take more room than time
+LARGEST = 2048  # pixels of a side that may be asked for
+THREADS = min(os.cpu_count() or 1, 8)
+
+
+def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """The whole picture in this height and width, whatever its shape."""
+    if pixels.shape[:2] == size:
+        return pixels
+    return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR))
+
+
+def crop_square(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """The largest square in the middle, in this height and width."""
+    side = min(pixels.shape[:2])
+    top, left = (round((length - side) / 2) for length in pixels.shape[:2])
+    return squash(pixels[top : top + side, left : left + side], size)
+
+
+SHAPES = {"squash": squash, "crop": crop_square}
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """A reader for a split: row numbers (b,) to pictures (b, 3, h, w) in [0, 1]."""
+
+    bundle: Bundle = field(repr=False)
+    names: Sequence[str] = field(repr=False)
+    size: tuple[int, int]
+    shape: str = "squash"
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self.pixels(rows).float().div_(255)
+
+    def resized(self, side: int) -> "Gallery":
+        """The same pictures as squares of this many pixels."""
+        return replace(self, size=(side, side))
+
+    def pixels(self, rows: Tensor) -> Tensor:
+        """(b, 3, h, w) uint8."""
+        numbers = rows.numpy()
+        values = self._kept.read(numbers) if max(self.size) <= SMALL else self._decode(numbers)
+        return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
+
+    @cached_property
+    def identity(self) -> str:
+        """What changes whenever the pictures, their order or their shape do."""
+        return " ".join([self.bundle.identity, self.shape, str(self.size), *self.names])
+
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept(self.identity, len(self.names), (*self.size, 3), np.uint8, self._decode)
+
+    def _decode(self, rows: npt.NDArray[np.int64]) -> Pixels:
+        out = np.empty((len(rows), *self.size, 3), np.uint8)
+
+        def fill(place: int) -> None:
+            out[place] = self._picture(self.names[rows[place]])
+
+        if len(rows) > 1 and THREADS > 1:
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(fill, range(len(rows))))
+        else:
+            for place in range(len(rows)):
+                fill(place)
+        return out
+
+    def _picture(self, name: str) -> Pixels:
+        try:
+            return SHAPES[self.shape](decode(self.bundle.read(name), max(self.size)).pixels, self.size)
+        except DecodeError as error:
+            raise Problem(f"{self.bundle.path}: '{name}' {error}; put the original file there") from error
+        except FormatError as error:
+            raise Problem(f"{error.path} {error.reason}; put the original file there") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """The pictures of a split by name, their classes (n,) and bias attributes (n, a), -1 where unknown."""
+
+    names: Sequence[str]
+    target: inject.Integers
+    bias: inject.Integers
+
+
+@dataclass(frozen=True)
+class Look:
+    """How pictures are handed out: height and width, and how they are brought there."""
+
+    size: tuple[int, int]
+    shape: str = "squash"
+
+    def __post_init__(self) -> None:
+        if not all(8 <= side <= LARGEST for side in self.size):
+            raise Misuse(f"size must lie between 8 and {LARGEST} pixels, got {self.size[0]}")
+
+
+def gallery_benchmark(
+    name: str,
+    bundle: Bundle,
+    parts: Mapping[str, Labelled],
+    classes: tuple[str, ...],
+    attributes: tuple[str, ...],
+    look: Look,
+    noise: float,
+    data_seed: int,
+    notes: tuple[str, ...] = (),
+) -> Benchmark:
+    """Train, valid and test over these pictures; `noise` flips this share of the train and valid labels."""
+    inject.check_share("noise", noise, closed=True)
+    splits, truth = {}, {}
+    for part, found in parts.items():
+        flipping = numpy_stream(data_seed, name, part, "noise")
+        labels = found.target if part == "test" else inject.flip_labels(found.target, noise, len(classes), flipping)
+        read = Gallery(bundle, found.names, look.size, look.shape)
+        splits[part] = Split(inject.as_tensor(labels), read, classes)
+        truth[part] = Truth(inject.as_tensor(found.target), inject.as_tensor(found.bias))
+    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes)

@@ -1,0 +1,99 @@
+"""What people write as a label, to class numbers: words, whole numbers, truth values; missing and uncertain told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from debiaser.errors import Problem
+
+MISSING = frozenset({"", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaT"})
+UNCERTAIN = "-1"
+SHOWN = 40  # characters of a value in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Class numbers (n,), -1 for a missing and -2 for an uncertain label; the classes in order; what to say of it."""
+
+    y: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def as_labels(values: Sequence[str], column: str, plain: bool = False) -> Labels:
+    """The labels in a column; `plain` where every text is a class as it stands (names of folders)."""
+    words = list(values) if plain else _unified([value.strip() for value in values])
+    missing = set() if plain else MISSING
+    found = {word for word in words if word not in missing}
+    notes: tuple[str, ...] = ()
+    left_out = set() if plain else {UNCERTAIN} & found
+    if left_out and len(found) == 2:
+        left_out = set()
+        notes = (f"-1 in '{column}' was taken as a class, not as uncertain: there are only two values",)
+    classes = _ordered(found - left_out)
+    _check(classes, len(words), column, plain)
+    number = {word: place for place, word in enumerate(classes)} | dict.fromkeys(left_out, -2)
+    return Labels(np.array([number.get(word, -1) for word in words], np.int64), classes, notes)
+
+
+def distinct(values: Sequence[str]) -> int:
+    """How many different values there are, the missing ones aside."""
+    return len({value.strip() for value in values} - MISSING)
+
+
+def too_many(n: int) -> int:
+    """More distinct values than this are no label."""
+    return max(50, n // 5)
+
+
+def _unified(words: list[str]) -> list[str]:
+    """Whole numbers without their `.0` and truth values in one spelling, where the whole column is of that kind."""
+    kinds = {word: _number(word) for word in set(words) - MISSING}
+    if kinds and all(number is not None for number in kinds.values()):
+        whole = {word: str(int(number)) for word, number in kinds.items() if number is not None and number % 1 == 0}
+        return [whole.get(word, word) for word in words]
+    if {word.lower() for word in kinds} <= {"true", "false"}:
+        return [word.lower() if word in kinds else word for word in words]
+    return words
+
+
+def _number(word: str) -> float | None:
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) and "_" not in word else None
+
+
+def _ordered(words: set[str]) -> tuple[str, ...]:
+    """In order of their numbers where all are whole numbers, else of their letters."""
+    if all(word.removeprefix("-").isdecimal() for word in words):
+        return tuple(sorted(words, key=lambda word: (int(word), word)))
+    return tuple(sorted(words))
+
+
+def _check(classes: tuple[str, ...], n: int, column: str, plain: bool) -> None:
+    other = "" if plain else "; name another column with --label"
+    if not classes:
+        raise Problem(f"no row has a label in '{column}'{other}")
+    if len(classes) == 1:
+        more = "a folder for each class is needed" if plain else "there is nothing to tell apart"
+        raise Problem(f"only one class, '{shown(classes[0])}': {more}{other}")
+    if plain:
+        return
+    if len(classes) > too_many(n):
+        some = ", ".join(shown(word) for word in classes[:3])
+        raise Problem(
+            f"'{column}' has {len(classes):,} distinct values in {n:,} rows ({some}, ...): probably not a label{other}"
+        )
+    fraction = next((word for word in classes if (number := _number(word)) is not None and number % 1), None)
+    if fraction is not None and all(_number(word) is not None for word in classes):
+        raise Problem(f"'{column}' holds fractions such as {fraction}: a number to predict, not a class{other}")
+
+
+def shown(word: str) -> str:
+    """A value on one short line."""
+    line = " ".join(word.split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."

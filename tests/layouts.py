@@ -1,0 +1,106 @@
+"""Small files in the exact layouts of BAR, BFFHQ, CelebA and CivilComments, as their authors publish them."""
+
+import csv
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+Content = dict[str, bytes]
+ACTIONS = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting")
+IDENTITIES = ("male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white")
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30), form: str = "JPEG") -> bytes:
+    """The bytes of a picture of noise, `size` wide and high."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1] // 5, size[0] // 5, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).resize(size).save(stream, form)
+    return stream.getvalue()
+
+
+def bar(train: int = 12, test: int = 3) -> Content:
+    """So many pictures of every action; numbers go on from train/ to test/, as in the original."""
+    names = [f"train/{each}_{k}.jpg" for each in ACTIONS for k in range(train)]
+    names += [f"test/{each}_{k}.jpg" for each in ACTIONS for k in range(train, train + test)]
+    return {name: picture(seed) for seed, name in enumerate(names)} | {"README.md": b"# BAR"}
+
+
+def bffhq(aligned: int = 10, conflicting: int = 2, rest: int = 4) -> Content:
+    """So many pictures of each class in each folder."""
+    names = [f"0.5pct/align/{a}/{k}_{a}_{a}.png" for a in (0, 1) for k in range(aligned)]
+    names += [f"0.5pct/conflict/{a}/9{k}_{a}_{1 - a}.png" for a in (0, 1) for k in range(conflicting)]
+    names += [f"{part}/{k}_{k % 2}_{k // 2 % 2}.png" for part in ("valid", "test") for k in range(rest)]
+    return {name: picture(seed, (32, 32), "PNG") for seed, name in enumerate(names)}
+
+
+COLUMNS = ("5_o_Clock_Shadow", "Blond_Hair", "Male", "Smiling")
+ROWS = [
+    (-1, 1, -1, 1),
+    (1, -1, 1, -1),
+    (-1, 1, -1, -1),
+    (1, -1, 1, 1),
+    (-1, 1, 1, 1),
+    (-1, -1, -1, 1),
+]
+PARTITION = (0, 0, 0, 0, 0, 0, 1, 1, 2, 2)
+
+
+def celeba(commas: bool = False) -> Content:
+    """Ten pictures with four attributes: of the blond, one in six is male."""
+    rows = [ROWS[k % len(ROWS)] for k in range(len(PARTITION))]
+    names = [f"{k + 1:06d}.jpg" for k in range(len(rows))]
+    pictures = {f"img_align_celeba/{name}": picture(k, (178, 218)) for k, name in enumerate(names)}
+    if commas:
+        attributes = [",".join(("image_id", *COLUMNS))]
+        attributes += [f"{name},{','.join(map(str, row))}" for name, row in zip(names, rows, strict=True)]
+        partition = ["image_id,partition", *(f"{n},{p}" for n, p in zip(names, PARTITION, strict=True))]
+        lists = {"list_attr_celeba.csv": attributes, "list_eval_partition.csv": partition}
+    else:
+        attributes = [str(len(rows)), " ".join(COLUMNS) + " "]
+        attributes += [f"{name} {' '.join(f'{v:2d}' for v in row)}" for name, row in zip(names, rows, strict=True)]
+        partition = [f"{n} {p}" for n, p in zip(names, PARTITION, strict=True)]
+        lists = {"list_attr_celeba.txt": attributes, "list_eval_partition.txt": partition}
+    return pictures | {name: ("\n".join(lines) + "\n").encode() for name, lines in lists.items()}
+
+
+def civilcomments(rows: Iterable[Mapping[str, object]]) -> Content:
+    """The one file; a row gives its text, its split, its toxicity and the identities that are not 0."""
+    stream = io.StringIO()
+    others = ("identity_any", "severe_toxicity", "obscene", "threat", "insult", "identity_attack", "sexual_explicit")
+    writer = csv.DictWriter(stream, ["", "comment_text", "split", "toxicity", *IDENTITIES, *others], restval="0.0")
+    writer.writeheader()
+    writer.writerows({"": number, **row} for number, row in enumerate(rows))
+    return {"all_data_with_identities.csv": stream.getvalue().encode()}
+
+
+def write_folder(content: Content, folder: Path) -> Path:
+    """The content as files."""
+    for name, data in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def write_tar(content: Content, path: Path, mode: str = "w", inside: str = "") -> Path:
+    """The content as a tar archive, below a folder inside it where one is named."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:
+        for name, data in content.items():
+            member = tarfile.TarInfo(inside + name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def write_zip(content: Content, path: Path, packed: bool = True, inside: str = "") -> Path:
+    """The content as a zip archive."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            archive.writestr(inside + name, data)
+    return path

@@ -1,0 +1,279 @@
+"""CIFAR-10 in every layout, and Corrupted CIFAR-10: exact shares, kept pictures, one command from end to end."""
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from debiaser.bench.paper import table
+from debiaser.bench.settings import SETTINGS
+from debiaser.data import ccifar, cifar10, raw
+from debiaser.data.catalogue import KEYS, SETS, parts_of
+from debiaser.data.cifar_files import BATCHES, SPRITES, TRAIN_BATCHES
+from debiaser.data.corruptions import NAMES, corrupt
+from debiaser.data.inject import assign_bias
+from debiaser.data.progress import listening
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.normalise import normalised
+from debiaser.learn.small_maps import SmallMapConv, for_small_maps
+
+TRAIN, TEST = 500, 100
+Layout = Callable[[Path, dict[str, np.ndarray]], None]
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (TRAIN + TEST, 3, 32, 32), dtype=np.uint8)
+    y = np.concatenate([rng.permutation(np.arange(n) % 10).astype(np.uint8) for n in (TRAIN, TEST)])
+    return dict(zip(KEYS, (x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]), strict=True))
+
+
+ARRAYS = arrays()
+
+
+def batches(content: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    x, y = content["x_train"].reshape(5, -1, 3, 32, 32), content["y_train"].reshape(5, -1)
+    return {
+        **dict(zip(TRAIN_BATCHES, zip(x, y, strict=True), strict=True)),
+        "test_batch": (content["x_test"], content["y_test"]),
+    }
+
+
+def binary(content: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {
+        f"{name}.bin": np.concatenate([y[:, None], x.reshape(len(x), -1)], 1).tobytes()
+        for name, (x, y) in batches(content).items()
+    }
+
+
+def as_folder(folder: Path, content: dict[str, np.ndarray]) -> None:
+    inner = folder / "cifar-10-batches-bin"
+    inner.mkdir()
+    for name, each in binary(content).items():
+        (inner / name).write_bytes(each)
+
+
+def as_archive(folder: Path, content: dict[str, np.ndarray]) -> None:
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for name, each in {**binary(content), "readme.html": b"<p>"}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(each)
+            archive.addfile(member, io.BytesIO(each))
+
+
+def as_sprites(folder: Path, content: dict[str, np.ndarray]) -> None:
+    for name, (x, _) in batches(content).items():
+        Image.fromarray(x.transpose(0, 2, 3, 1).reshape(len(x), 1024, 3)).save(folder / f"{name}.png")
+    for name, key in (("train_lables.json", "y_train"), ("test_lables.json", "y_test")):
+        (folder / name).write_text(json.dumps(content[key].tolist()))
+
+
+def as_npz(folder: Path, content: dict[str, np.ndarray]) -> None:
+    np.savez(folder / "cifar10.npz", **content)
+
+
+LAYOUTS: dict[str, Layout] = {"folder": as_folder, "archive": as_archive, "sprites": as_sprites, "npz": as_npz}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty data folder; the set is known as 500 and 100 pictures."""
+    monkeypatch.delenv("DEBIASER_DATA", raising=False)
+    monkeypatch.setattr(raw, "cache", lambda: tmp_path / "cache" / "data")
+    parts = parts_of([each.shape for each in ARRAYS.values()], [raw.digest(each) for each in ARRAYS.values()])
+    monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], parts=parts, sources=()))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("place", ["", "cifar10"])
+def test_every_layout_gives_the_same_arrays(layout: str, place: str, small: Path) -> None:
+    (small / place).mkdir(exist_ok=True)
+    LAYOUTS[layout](small / place, ARRAYS)
+    found = raw.load("cifar10", small, fetch=False)
+    assert all(np.array_equal(getattr(found, key), ARRAYS[key]) for key in KEYS)
+    assert raw.status("cifar10", small).counts == {"train": [50] * 10, "test": [10] * 10}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "reason"),
+    [
+        ("folder", "cifar-10-batches-bin/data_batch_3.bin", "has 307250 bytes instead of 307300"),
+        ("archive", "cifar-10-binary.tar.gz", "cut off or damaged"),
+        ("sprites", "data_batch_2.png", "cut off or damaged"),
+        ("sprites", "test_lables.json", "is not a list of labels"),
+    ],
+)
+def test_a_cut_file_is_named(layout: str, name: str, reason: str, small: Path) -> None:
+    LAYOUTS[layout](small, ARRAYS)
+    cut(small / name)
+    with pytest.raises(Problem, match=reason) as told:
+        cifar10.load(small, None, 0)
+    assert Path(name).name in str(told.value) and "\n" not in str(told.value)
+
+
+def test_spoilt_swapped_and_absent_content_is_told(small: Path) -> None:
+    with pytest.raises(Problem, match="cannot fetch cifar10"):
+        cifar10.load(small, None, 0)
+    as_folder(small, {**ARRAYS, "y_test": ARRAYS["y_test"][::-1]})
+    with pytest.raises(Problem, match="other content in y_test"):
+        cifar10.load(small, None, 0)
+
+
+def test_an_unsafe_or_incomplete_archive_is_refused(small: Path) -> None:
+    path = small / "cifar-10-binary.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../data_batch_1.bin"))
+    with pytest.raises(Problem, match="unsafe"):
+        raw.load("cifar10", small)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("cifar-10-batches-bin/readme.html"))
+    with pytest.raises(Problem, match=r"does not hold data_batch_1.bin, .*test_batch.bin"):
+        raw.load("cifar10", small)
+    assert {f"{name}.png" for name in BATCHES} < set(SPRITES)
+
+
+def test_natural_cifar_has_no_known_bias(small: Path) -> None:
+    as_npz(small, ARRAYS)
+    b = cifar10.load(small, None, 0, noise=0.2)
+    assert (len(b.train), len(b.valid), len(b.test)) == (450, 50, 100) and b.classes == cifar10.CLASSES
+    assert (b.truth["train"].conflicting(b.train.y) == -1).all()
+    assert 40 < int(b.truth["train"].flipped(b.train.y).sum()) < 140
+    assert torch.equal(b.test.batch(torch.arange(100)).x * 255, torch.from_numpy(ARRAYS["x_test"]).float())
+    together = torch.cat([split.batch(torch.arange(len(split))).x for split in (b.train, b.valid)])
+    assert len({each.numpy().tobytes() for each in together}) == 500, "train and valid share no picture"
+
+
+def test_shares_are_exact_by_rank_within_each_class() -> None:
+    target = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 450))
+    for rho, against in ((0.01, 4), (0.05, 22), (0.9, 405)):
+        table_ = np.zeros((10, 10), int)
+        np.add.at(table_, (target, assign_bias(target, rho, 10)), 1)
+        assert (table_.sum(1) - table_.diagonal() == against).all()
+        others = table_[~np.eye(10, dtype=bool)].reshape(10, 9)
+        assert (others.max(1) - others.min(1) <= 1).all()
+    assert (others == 45).all(), "in the test set every corruption is equally frequent"
+
+
+def test_pictures_are_corrupted_as_their_bias_says_and_kept(small: Path, tmp_path: Path) -> None:
+    as_npz(small, ARRAYS)
+    told: list[tuple[str, int, int | None]] = []
+    with listening(lambda *step: told.append(step)):
+        b = ccifar.load(small, 0.05, 0)
+    assert told[-1][1] == told[-1][2] and {what for what, _, _ in told} == {
+        f"corrupting CIFAR-10, {part}" for part in ("train", "valid", "test")
+    }
+    rows, bias = cifar10.parts(small, 0)["train"].rows, b.truth["train"].bias[:, 0].numpy()
+    wanted = corrupt(ARRAYS["x_train"][rows], bias, rows, 5, 0)
+    x = b.train.batch(torch.arange(450)).x
+    assert torch.equal((x * 255).round().byte(), torch.from_numpy(wanted))
+    against = b.truth["train"].conflicting(b.train.y)
+    assert int(against.sum()) == sum(round(0.05 * n) for n in np.bincount(b.train.y.numpy()))
+    assert torch.bincount(b.truth["test"].bias[:, 0]).tolist() == [10] * 10 and len(NAMES) == 10
+
+    kept = sorted((tmp_path / "cache" / "ccifar").glob("*.npy"))
+    assert len(kept) == 3
+    told.clear()
+    with listening(lambda *step: told.append(step)):
+        again = ccifar.load(small, 0.05, 0)
+    assert not told and torch.equal(again.train.batch(torch.arange(450)).x, x), "the second time they are read"
+    damaged = next(path for path in kept if path.name.startswith("train"))
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    assert torch.equal(ccifar.load(small, 0.05, 0).train.batch(torch.arange(450)).x, x), "made anew when damaged"
+
+
+def test_what_makes_other_pictures(small: Path) -> None:
+    as_npz(small, ARRAYS)
+    rows = torch.arange(50)
+    plain, weak, other, rare = (
+        ccifar.load(small, rho, seed, severity=level)
+        for rho, seed, level in ((0.05, 0, 5), (0.05, 0, 1), (0.05, 1, 5), (0.3, 0, 5))
+    )
+    x = plain.train.batch(rows).x
+    assert not torch.equal(x, weak.train.batch(rows).x) and not torch.equal(x, other.train.batch(rows).x)
+    assert torch.equal(plain.test.batch(rows).x, other.test.batch(rows).x), "one test set for all seeds and rho"
+    assert torch.equal(plain.test.batch(rows).x, rare.test.batch(rows).x)
+    same = plain.truth["train"].bias == rare.truth["train"].bias
+    assert torch.equal(x[same[rows, 0]], rare.train.batch(rows).x[same[rows, 0]]), "an aligned picture is the same"
+    with pytest.raises(Misuse, match="severity"):
+        ccifar.load(small, 0.05, 0, severity=6)
+
+
+def test_a_run_from_end_to_end(small: Path, tmp_path: Path) -> None:
+    from debiaser.bench.experiment import run
+    from debiaser.bench.spec import new_spec
+
+    as_npz(small, ARRAYS)
+    done = run(new_spec("ccifar", "pgd", rho=0.05, epochs=1), tmp_path / "runs", small)
+    assert done.result["rows"]["train"] == 450 and done.result["rows"]["conflicting"] == 20
+    assert 0 <= done.result["metrics"]["group_average"] <= 100 and done.result["bias_name"] == "corruption"
+    spec = new_spec("cifar10", "vanilla", epochs=1, net="simconv1")
+    natural = run(spec, tmp_path / "runs", small)
+    assert natural.result["rho"] is None and natural.result["metrics"]["conflicting"] is None
+    assert run(spec, tmp_path / "runs", small).resumed, "a run without rho is found again"
+
+
+# --- settings and what they need ------------------------------------------------------------------------------------
+
+DECIDED = {("mbmnist", "decay_step"), ("civilcomments", "optimizer")}  # D13, D16
+
+
+@pytest.mark.parametrize("name", ["cmnist", "mbmnist", "ccifar", "bar", "bffhq", "celeba", "civilcomments"])
+def test_paper_recipes_are_the_papers_table(name: str) -> None:
+    recipe = SETTINGS[name].recipes["paper"]
+    ours = {"lr_decay": "decay", "decay_step": "decay_every"}
+    for row in (each for each in table("hyperparam") if each.dataset == name):
+        if row.metric == "optimizer" and (name, row.metric) not in DECIDED:
+            assert row.note.lower().startswith(recipe.optimizer)
+        elif row.mean is not None and row.metric in {"batch_size", "lr", "weight_decay", "epochs"}:
+            assert getattr(recipe, row.metric) == row.mean, row.metric
+        elif row.mean is not None and row.metric in ours and recipe.schedule == "step":
+            assert getattr(recipe, ours[row.metric]) == row.mean, row.metric
+    assert recipe.single_stage == 1
+    assert SETTINGS["celeba"].recipes["paper"].schedule == "cosine"
+    assert SETTINGS["mbmnist"].recipes["paper"].decay_every == 40
+
+
+def test_natural_sets_have_no_rho() -> None:
+    from debiaser.bench.spec import new_spec
+
+    spec = new_spec("cifar10", "jtt")
+    assert spec.rho is None and "rho" not in spec.key
+    with pytest.raises(Misuse, match="cifar10 has no rho"):
+        new_spec("cifar10", "pgd", rho=0.1)
+
+
+def test_small_maps_compute_the_same() -> None:
+    torch.manual_seed(0)
+    for size, stride in ((1, 1), (2, 1), (2, 2), (4, 2), (3, 1)):
+        plain = torch.nn.Conv2d(5, 7, 3, stride, 1, bias=False).double()
+        quick = for_small_maps(torch.nn.Conv2d(5, 7, 3, stride, 1, bias=False).double())
+        quick.load_state_dict(plain.state_dict())
+        assert isinstance(quick, SmallMapConv)
+        x = torch.randn(6, 5, size, size, dtype=torch.float64, requires_grad=True)
+        found = [torch.autograd.grad((net(x) ** 3).sum(), [x, net.weight]) for net in (plain, quick)]
+        assert torch.allclose(plain(x), quick(x))
+        assert all(torch.allclose(one, two) for one, two in zip(*found, strict=True))
+    other = for_small_maps(torch.nn.Conv2d(4, 4, 3, 1, 1, groups=2))
+    assert type(other) is torch.nn.Conv2d
+
+
+def test_normalisation_is_part_of_the_network() -> None:
+    net = normalised(torch.nn.Flatten(), ((0.1, 0.2, 0.3), (0.5, 0.25, 2.0)))
+    x = torch.rand(2, 3, 4, 4)
+    found = net(x).view_as(x)
+    assert torch.allclose(found[:, 1], (x[:, 1] - 0.2) / 0.25) and torch.allclose(found[:, 2], (x[:, 2] - 0.3) / 2)
+    features = torch.rand(2, 8)
+    assert torch.equal(net(features), features) and normalised(net, None) is net

@@ -1,0 +1,352 @@
+"""BAR, BFFHQ and CelebA from small files in their authors' layouts, and BAR from the real ones."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import layouts
+import web_site
+from debiaser.bench.features import features_of
+from debiaser.bench.samples import as_pictures
+from debiaser.data import bar, bffhq, celeba, gallery, kept
+from debiaser.data.archives import open_bundle
+from debiaser.data.download import Patience, Web
+from debiaser.data.formats import FormatError
+from debiaser.data.holdings import HOLDINGS, status
+from debiaser.data.published import FolderSet, check_set, compare, fetch, opened
+from debiaser.data.split import Benchmark
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.encoders import Encoder
+from layouts import write_folder, write_tar, write_zip
+from web_site import Site
+
+WRITERS: dict[str, Callable[[layouts.Content, Path], Path]] = {
+    "folder": lambda content, at: write_folder(content, at),
+    "tar": lambda content, at: write_tar(content, at.with_name(f"{at.name}.tar")),
+    "tar.gz": lambda content, at: write_tar(content, at.with_name(f"{at.name}.tar.gz"), "w:gz"),
+    "zip": lambda content, at: write_zip(content, at.with_name(f"{at.name}.zip"), inside="top/"),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DEBIASER_DATA", raising=False)
+
+
+def sizes(benchmark: Benchmark) -> tuple[int, int, int]:
+    return len(benchmark.train), len(benchmark.valid), len(benchmark.test)
+
+
+def pixels(benchmark: Benchmark, part: str = "train") -> torch.Tensor:
+    split = getattr(benchmark, part)
+    return torch.cat([batch.x for batch in split.batches(7)])
+
+
+# --- BAR ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_bar_from_every_form(form: str, tmp_path: Path) -> None:
+    WRITERS[form](layouts.bar(), tmp_path / "bar")
+    b = bar.load(tmp_path, None, 0, partial=True, size=32)
+    assert sizes(b) == (66, 6, 18) and b.classes[5] == "pole vaulting"
+    assert Counter(b.valid.y.tolist()) == dict.fromkeys(range(6), 1), "a tenth of each class"
+    assert (b.truth["train"].conflicting(b.train.y) == -1).all()
+    assert (b.truth["test"].conflicting(b.test.y) == 1).all()
+    batch = b.test.batch(torch.tensor([17, 0]))
+    assert batch.x.shape == (2, 3, 32, 32) and batch.x.min() >= 0 and batch.x.max() <= 1
+    assert batch.y.tolist() == [5, 0]
+
+
+def test_bar_pictures_are_those_of_their_labels(tmp_path: Path) -> None:
+    content = layouts.bar()
+    write_folder(content, tmp_path / "bar")
+    b = bar.load(tmp_path, None, 0, partial=True, size=224)
+    expected = Image.open(tmp_path / "bar/test/pole vaulting_14.jpg").resize((224, 224), Image.Resampling.BILINEAR)
+    assert np.array_equal((b.test.batch(torch.tensor([17])).x[0] * 255).round().permute(1, 2, 0), expected)
+    reader = b.train.read
+    assert isinstance(reader, gallery.Gallery)
+    named = [bar.CLASSES.index(Path(name).stem.rpartition("_")[0]) for name in reader.names]
+    assert named == b.train.y.tolist()
+
+
+def test_bar_valid_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    write_folder(layouts.bar(), tmp_path / "bar")
+    loads = [bar.load(tmp_path, None, seed, partial=True).valid.read for seed in (0, 0, 1)]
+    one, two, other = (tuple(each.names) for each in loads)
+    assert one == two != other
+    train = bar.load(tmp_path, None, 0, partial=True).train.read.names
+    assert not set(train) & set(one) and len(train) + len(one) == 72
+
+
+def test_bar_noise_flips_training_labels_only(tmp_path: Path) -> None:
+    write_folder(layouts.bar(), tmp_path / "bar")
+    b = bar.load(tmp_path, None, 0, noise=0.5, partial=True)
+    assert 15 < b.truth["train"].flipped(b.train.y).sum() < 51
+    assert not b.truth["test"].flipped(b.test.y).any()
+
+
+def test_bar_says_what_is_missing(tmp_path: Path) -> None:
+    content = layouts.bar()
+    counts = bar.counted((12,) * 6, (3,) * 6)
+    folder = write_folder(content, tmp_path / "bar")
+    assert bar.check(open_bundle(folder, tmp_path), counts) == {"train": [12] * 6, "test": [3] * 6}
+    (folder / "train" / "racing_7.jpg").unlink()
+    (folder / "train" / "racing_9.jpg").unlink()
+    with pytest.raises(FormatError, match=r"bar lacks 'train/racing_7\.jpg' and 1 more"):
+        bar.check(open_bundle(folder, tmp_path), counts)
+    (folder / "train" / "pole vaulting_2.jpg").rename(folder / "train" / "vault_2.jpg")
+    with pytest.raises(Problem, match=r"'train/vault_2.jpg', which is not named.*github.com/alinlab"):
+        bar.load(tmp_path, None, 0, partial=True)
+    with pytest.raises(FormatError, match="13,000 are expected"):
+        compare(folder, {"train": 13_000}, {"train": 12})
+
+
+def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) -> None:
+    path = write_tar(layouts.bar(), tmp_path / "bar.tar")
+    before = pixels(bar.load(tmp_path, None, 0, partial=True, size=32))
+    (file,) = (each for each in kept.folder().iterdir() if each.stat().st_size == 66 * (4 + 32 * 32 * 3))
+    content = path.read_bytes()
+    facts = path.stat()
+    path.write_bytes(content[:512] + bytes(1000) + content[1512:])  # the first picture is no longer one
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    again = bar.load(tmp_path, None, 0, partial=True, size=32)
+    assert torch.equal(pixels(again), before), "nothing is decoded a second time"
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    kept_bytes = bytearray(file.read_bytes())
+    kept_bytes[4 * 66 + 5000] ^= 1
+    file.write_bytes(kept_bytes)
+    assert torch.equal(pixels(bar.load(tmp_path, None, 0, partial=True, size=32)), before)
+
+
+def test_a_bad_picture_is_named(tmp_path: Path) -> None:
+    folder = write_folder(layouts.bar(), tmp_path / "bar")
+    path = folder / "test" / "diving_13.jpg"
+    path.write_bytes(path.read_bytes()[:-40])
+    b = bar.load(tmp_path, None, 0, partial=True)
+    with pytest.raises(Problem, match=r"bar: 'test/diving_13\.jpg' is cut off"):
+        pixels(b, "test")
+    found = status("bar", tmp_path, partial=True)
+    assert not found.verified and "holds 'test/diving_13.jpg', which is cut off" in str(found.problem)
+    path.write_bytes(layouts.picture(3) + b"a camera's own words")
+    assert status("bar", tmp_path, partial=True).verified, "more behind the end is no damage"
+
+
+def test_the_real_bar(real_data: Path) -> None:
+    if status("bar", real_data, thorough=False).path is None:
+        pytest.skip("BAR is not here: this test did not run")
+    b = bar.load(real_data, None, 0)
+    assert sizes(b) == (1746, 195, 654)
+    x = b.train.batch(torch.arange(0, 1746, 200)).x
+    assert x.shape == (9, 3, 224, 224) and x.std() > 0.1
+    assert check_set(bar.SET, opened(bar.SET, real_data))["test"] == [105, 159, 42, 132, 85, 131]
+
+
+# --- BFFHQ ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_bffhq_from_every_form(form: str, tmp_path: Path) -> None:
+    WRITERS[form](layouts.bffhq(), tmp_path / "bffhq")
+    b = bffhq.load(tmp_path, 0.005, 0, partial=True, size=64)
+    assert sizes(b) == (24, 4, 4)
+    assert b.truth["train"].conflicting(b.train.y).sum() == 4
+    assert b.train.y.tolist() == [0] * 10 + [1] * 10 + [0] * 2 + [1] * 2
+    assert b.test.y.tolist() == [0, 1, 0, 1] and b.truth["test"].bias[:, 0].tolist() == [0, 0, 1, 1]
+    assert pixels(b).shape == (24, 3, 64, 64)
+
+
+def test_bffhq_either_number_can_be_the_target(tmp_path: Path) -> None:
+    write_folder(layouts.bffhq(), tmp_path / "bffhq")
+    first, second = (bffhq.load(tmp_path, 0.005, 0, partial=True, target=each) for each in ("first", "second"))
+    for part in ("train", "valid", "test"):
+        assert torch.equal(getattr(first, part).y, second.truth[part].bias[:, 0])
+        assert torch.equal(getattr(second, part).y, first.truth[part].bias[:, 0])
+    assert first.attributes == ("gender",) and second.attributes == ("age",) and "D11" in first.notes[0]
+    with pytest.raises(Misuse, match="unknown target of bffhq 'age'; known: first, second"):
+        bffhq.load(tmp_path, 0.005, 0, partial=True, target="age")
+
+
+def test_bffhq_bad_input(tmp_path: Path) -> None:
+    folder = write_folder(layouts.bffhq(), tmp_path / "bffhq")
+    with pytest.raises(Problem, match="holds 24 rows of train where 19,200 are expected"):
+        bffhq.load(tmp_path, 0.005, 0)
+    with pytest.raises(Problem, match=r"no folder 1pct; there: 0\.5pct"):
+        bffhq.load(tmp_path, 0.01, 0, partial=True)
+    (folder / "0.5pct/align/0/0_0_0.png").rename(folder / "0.5pct/align/0/0_0_1.png")
+    with pytest.raises(Problem, match=r"'0\.5pct/align/0/0_0_1\.png', whose numbers do not fit its folder"):
+        bffhq.load(tmp_path, 0.005, 0, partial=True)
+    (folder / "valid/0_0_0.png").rename(folder / "valid/face.png")
+    with pytest.raises(Problem, match=r"'valid/face\.png', which is not named"):
+        bffhq.load(tmp_path, 0.005, 0, partial=True)
+    for each in (folder / "test").iterdir():
+        each.unlink()
+    with pytest.raises(Problem, match="has no pictures in test/"):
+        bffhq.load(tmp_path, 0.005, 0, partial=True)
+
+
+# --- CelebA ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commas", [False, True])
+@pytest.mark.parametrize("form", WRITERS)
+def test_celeba_from_every_form(form: str, commas: bool, tmp_path: Path) -> None:
+    WRITERS[form](layouts.celeba(commas), tmp_path / "celeba")
+    b = celeba.load(tmp_path, None, 0, partial=True)
+    assert sizes(b) == (6, 2, 2)
+    assert b.train.y.tolist() == [1, 0, 1, 0, 1, 0] and b.classes == ("not Blond_Hair", "Blond_Hair")
+    # the blond are mostly not male, so that is what goes with them: the blond man and the other woman conflict
+    assert b.attributes == ("not Male",) and b.truth["train"].bias[:, 0].tolist() == [1, 0, 1, 0, 0, 1]
+    assert b.truth["train"].conflicting(b.train.y).tolist() == [0, 0, 0, 0, 1, 1]
+    assert pixels(b, "test").shape == (2, 3, 224, 224)
+
+
+def test_celeba_as_the_two_settings_see_it(tmp_path: Path) -> None:
+    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
+    whole = Image.open(folder / "img_align_celeba/000001.jpg")
+    square = whole.crop((0, 20, 178, 198)).resize((224, 224), Image.Resampling.BILINEAR)
+    tall = whole.resize((224, 274), Image.Resampling.BILINEAR)
+    for crop, expected in (("square", square), ("whole", tall)):
+        x = celeba.load(tmp_path, None, 0, partial=True, crop=crop).train.batch(torch.tensor([0])).x[0]
+        assert np.array_equal((x * 255).round().permute(1, 2, 0), expected), crop
+    with pytest.raises(Misuse, match="crop 'round'; known: square, whole"):
+        celeba.load(tmp_path, None, 0, partial=True, crop="round")
+
+
+def test_celeba_as_it_is_downloaded(tmp_path: Path) -> None:
+    """The pictures in their own zip, the lists loose, in folders of their own as on the authors' drive."""
+    content = layouts.celeba()
+    pictures = {name: data for name, data in content.items() if name.endswith(".jpg")}
+    write_zip(pictures, tmp_path / "celeba/Img/img_align_celeba.zip")
+    write_folder({f"Anno/{n}": d for n, d in content.items() if n.endswith(".txt")}, tmp_path / "celeba")
+    assert pixels(celeba.load(tmp_path, None, 0, partial=True, size=48)).shape == (6, 3, 48, 48)
+
+
+def test_celeba_other_attributes(tmp_path: Path) -> None:
+    write_folder(layouts.celeba(), tmp_path / "celeba")
+    b = celeba.load(tmp_path, None, 0, partial=True, target="Smiling", bias="5_o_Clock_Shadow")
+    assert b.train.y.tolist() == [1, 0, 0, 1, 1, 1] and b.classes[1] == "Smiling"
+    for options in ({"target": "Beard"}, {"bias": "Beard"}):
+        with pytest.raises(Misuse, match="'Beard'; known: 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"):
+            celeba.load(tmp_path, None, 0, partial=True, **options)
+    with pytest.raises(Misuse, match="target and bias are both Male"):
+        celeba.load(tmp_path, None, 0, partial=True, target="Male")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("list_attr_celeba.txt", "000002.jpg  1 -1", "000002.jpg -1", "has 3 values in line 4 where 4 are expected"),
+        ("list_attr_celeba.txt", "000002.jpg  1", "000002.jpg  7", "holds '7' in line 4, which is none of"),
+        ("list_eval_partition.txt", "000007.jpg 1", "000007.jpg 3", "holds '3' in line 7, which is none of"),
+        ("list_eval_partition.txt", "000007.jpg 1\n", "", "does not list the same pictures"),
+        ("list_attr_celeba.txt", "000001.jpg", "0000x1.jpg", "does not list the same pictures"),
+    ],
+)
+def test_celeba_lists_that_are_wrong(name: str, old: str, new: str, told: str, tmp_path: Path) -> None:
+    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(Problem, match=told) as caught:
+        celeba.load(tmp_path, None, 0, partial=True)
+    assert "list_" in str(caught.value)
+
+
+def test_celeba_says_what_is_missing(tmp_path: Path) -> None:
+    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
+    with pytest.raises(Problem, match="holds 6 rows of train where 162,770 are expected"):
+        celeba.load(tmp_path, None, 0)
+    (folder / "img_align_celeba/000004.jpg").unlink()
+    with pytest.raises(Problem, match=r"lacks the picture img_align_celeba/000004\.jpg"):
+        celeba.load(tmp_path, None, 0, partial=True)
+    (folder / "list_eval_partition.txt").unlink()
+    with pytest.raises(Problem, match=r"lacks list_eval_partition.txt \(or .csv\)"):
+        celeba.load(tmp_path, None, 0, partial=True)
+
+
+# --- all ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOLDINGS)
+def test_what_is_nowhere_says_where_to_get_it(name: str, tmp_path: Path) -> None:
+    found = status(name, tmp_path)
+    assert not found.verified and HOLDINGS[name].page in str(found.problem)
+    assert str(tmp_path / name) in str(found.problem) and HOLDINGS[name].contents in str(found.problem)
+
+
+@pytest.mark.parametrize("size", [4, 5000])
+def test_sizes_that_cannot_be_meant(size: int, tmp_path: Path) -> None:
+    write_folder(layouts.bar(1, 1), tmp_path / "bar")
+    with pytest.raises(Misuse, match="size must lie between 8 and 2048"):
+        bar.load(tmp_path, None, 0, partial=True, size=size)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    content = write_zip(layouts.bar(), tmp_path / "made.zip", inside="BAR-master/").read_bytes()
+    short = write_tar(layouts.bar(11), tmp_path / "made.tar.gz", "w:gz").read_bytes()
+    yield from web_site.running(Site({"master.zip": content, "short.tar.gz": short, "cut.zip": content[:-3000]}))
+
+
+def fetchable(site: Site, *names: str) -> FolderSet:
+    sources = tuple(Web((site.url(name),), local=True) for name in names)
+    return replace(bar.SET, sources=sources, counts=bar.counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
+
+
+def test_fetching_keeps_what_is_right(site: Site, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    path = fetch(fetchable(site, "short.tar.gz", "cut.zip", "master.zip"), root)
+    assert path == root / "bar.zip" and fetch(fetchable(site, "cut.zip"), root) == path, "what is here is not fetched"
+    assert sizes(bar.load(root, None, 0, partial=True)) == (66, 6, 18)
+    assert [each.name for each in root.iterdir() if not each.name.endswith(".lock")] == ["bar.zip"]
+
+
+def test_fetching_leaves_nothing_that_is_wrong(site: Site, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with pytest.raises(Problem, match=r"lacks 'train/climbing_11\.jpg'.*cut off.*alinlab/BAR and put its train/"):
+        fetch(fetchable(site, "short.tar.gz", "cut.zip"), root)
+    assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
+
+
+def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
+    write_tar(layouts.bar(), tmp_path / "bar.tar")
+    asked: list[int] = []
+
+    def colours(x: torch.Tensor) -> torch.Tensor:
+        asked.append(len(x))
+        return x.float().mean((2, 3))
+
+    encoder = Encoder("colours", "image", 16, 3, "colours", torch.nn.Identity(), colours)
+    for seed in (0, 1):
+        b = bar.load(tmp_path, None, seed, partial=True)
+        made = features_of(b, encoder)
+        for part in ("train", "valid", "test"):
+            gallery = getattr(b, part).read.resized(16)
+            rows = torch.tensor([4, 0])
+            assert torch.equal(getattr(made, part).batch(rows).x, gallery.pixels(rows).float().mean((2, 3)))
+        shown = as_pictures(made.train, np.array([3]))
+        assert np.array_equal(shown, as_pictures(b.train, np.array([3]))) and shown.shape == (1, 112, 112, 3)
+    assert sum(asked) == 90
+
+
+def test_commands(command, tmp_path: Path) -> None:
+    write_tar(layouts.bar(), tmp_path / "bar.tar")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DEBIASER_DATA": str(tmp_path)}
+    done = command("data", "check", "bar", "--option", "partial=true", "--json", env=cache)
+    assert done.returncode == 0, done.stderr
+    assert done.last_json["splits"]["test"]["per_class"] == [3] * 6
+    refused = command("data", "check", "bar", env=cache)
+    assert refused.returncode == 1 and "lacks 'train/climbing_12.jpg' and" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    show = command("data", "show", "bar", "--option", "partial=true", "--out", "b.png", env=cache)
+    assert show.returncode == 0 and Image.open(tmp_path / "b.png").size[0] > 100
