@@ -57,6 +57,7 @@ CANDIDATES = {
     "5+15 lr .05": candidate(5, 15, biased_lr=0.05),
     # one stage: LfF, Disen
     **{f"20-lr-{lr:g}": Recipe(name="candidate", epochs=10, lr=lr) for lr in (0.02, 0.05, 0.1)},
+    **{f"20-lr-{lr:g}-plain": Recipe(name="candidate", epochs=10, lr=lr, augment=False) for lr in (0.05, 0.1, 0.2)},
     # digits: 1,167 rows
     **{
         f"digits {biased}+{epochs - biased} lr {lr:g} batch {size}": candidate(biased, epochs - biased, lr, size)

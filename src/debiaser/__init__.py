@@ -23,7 +23,8 @@ _HOMES = {
     "LfF": "debiaser.methods",
     "PGD": "debiaser.methods",
     "Vanilla": "debiaser.methods",
-    "debias": "debiaser.methods.debias",
+    "audit": "debiaser.auditing.entry",
+    "debias": "debiaser.auditing.entry",
 }
 
 __all__ = [
@@ -40,17 +41,18 @@ __all__ = [
     "ScoreSampler",
     "Vanilla",
     "__version__",
+    "audit",
     "debias",
     "gradient_norms",
 ]
 
 if TYPE_CHECKING:
+    from debiaser.auditing.entry import audit, debias
     from debiaser.learn.losses import GCELoss
     from debiaser.learn.recipe import Recipe
     from debiaser.learn.sampling import ScoreSampler
     from debiaser.learn.scores import gradient_norms
     from debiaser.methods import BPA, CNC, EIIL, GEORGE, JTT, PGD, Disen, LfF, Vanilla
-    from debiaser.methods.debias import debias
 
 
 def __getattr__(name: str) -> Any:

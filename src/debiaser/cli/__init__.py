@@ -3,21 +3,25 @@
 import io
 import logging
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
 import typer
 
 from debiaser.cli import data as _data  # noqa: F401
+from debiaser.cli import own as _own  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401
 from debiaser.cli.app import app
 from debiaser.cli.usage import ClickError, one_line
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 
 INTERRUPTED = 130
 OUR_MISTAKE = 70
+GRACE, USAGE_GRACE = 3.0, 60.0  # seconds; wrong usage is the same in all processes
 
 
 def main() -> None:
@@ -28,17 +32,21 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
+        be_one_of_several()
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except ClickError as error:
-        complain(one_line(error))
+        complain(one_line(error), USAGE_GRACE)
         code = error.exit_code
     except Problem as error:
-        complain(str(error))
+        complain(str(error), USAGE_GRACE if isinstance(error, Misuse) else GRACE)
         code = error.exit_code
         if debug:
             traceback.print_exc()
+        if wait := getattr(error, "wait", 0):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(wait)
     except BrokenPipeError:  # the reader of our output has gone: nothing to tell anyone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -52,10 +60,37 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def complain(line: str) -> None:
+def be_one_of_several() -> None:
+    """Under torchrun: only the first process warns, and it says why it must end when torchrun ends it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    if other_process():
+        logging.getLogger("debiaser").setLevel(logging.CRITICAL)
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Problem(
+            "torchrun ended this job, since one of its processes failed; "
+            "what was done is kept: start the same command again, and it goes on from there"
+        )
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def other_process() -> str:
+    """The number of a process that is not the first of several, else nothing."""
+    rank = os.environ.get("RANK", "0") if "TORCHELASTIC_RUN_ID" in os.environ else "0"
+    return "" if rank == "0" else rank
+
+
+def complain(line: str, grace: float = GRACE) -> None:
     """One line on standard error, if there is anything to say."""
     if not line or sys.stderr is None:
         return
+    if rank := other_process():
+        time.sleep(grace)  # a mistake that all make is told by the first one, and torchrun ends us meanwhile
+        line = f"process {rank}: {line}"
     print(f"debiaser: {' '.join(line.split())}", file=sys.stderr)
 
 

@@ -42,6 +42,7 @@ DataSeed = Annotated[int | None, typer.Option(help="Seed of the data; by default
 Data = Annotated[Path | None, typer.Option(help="Folder with raw data sets; else DEBIASER_DATA, else the user cache.")]
 Out = Annotated[Path, typer.Option(help="Folder for runs.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Precision = Annotated[str, typer.Option(help="Of the forward passes in training: 32 or bf16.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Begin anew: use nothing that earlier runs left.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]

@@ -107,10 +107,11 @@ class Lines:
 class Downloads:
     """A progress callback (what, bytes done, bytes in all or None) for as long as it is open."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, beside: Progress | None = None) -> None:
+        """`beside`: bars that are open already, to show this among them."""
         self.quiet, self.said = quiet, 0.0
-        self.bars: Progress | None = None
-        if not quiet and is_terminal(sys.stderr):
+        self.bars = beside
+        if self.bars is None and not quiet and is_terminal(sys.stderr):
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
             self.bars = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}

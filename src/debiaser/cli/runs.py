@@ -1,6 +1,7 @@
 """demo, train, report: making runs and showing them."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,16 +43,19 @@ def demo(
 ) -> None:
     """The main job on embedded data: vanilla beside PGD, a table, and one HTML page. No network."""
     from debiaser.bench.spec import new_spec
+    from debiaser.learn.processes import launched
     from debiaser.report.page import write_page
 
     if seeds < 1:
         raise Misuse(f"seeds must be at least 1, got {seeds}")
     specs = [
-        new_spec("digits", method, rho=rho, epochs=epochs, seed=each)
+        new_spec("digits", method, rho=rho, epochs=epochs, seed=each, world_size=launched().size)
         for each in range(seed, seed + seeds)
         for method in ("vanilla", "pgd")
     ]
     runs = make_runs(specs, out, None, device, quiet, fresh)
+    if not launched().main:
+        return
     page = write_page([run.folder for run in runs], out / "report.html", title="debiaser demo: coloured digits")
     show_results([run.result for run in runs], to_stderr=as_json)
     if as_json:
@@ -76,6 +80,7 @@ def train(
     data: options.Data = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
+    precision: options.Precision = "32",
     fresh: options.Fresh = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -83,11 +88,14 @@ def train(
 ) -> None:
     """One run of a benchmark; found again if it is done, resumed if it was interrupted."""
     from debiaser.bench.spec import new_spec
+    from debiaser.learn.processes import launched
 
-    spec = new_spec(
-        dataset, method, rho, recipe, epochs, seed, data_seed, noise, net, changes=changes or (), options=option or ()
-    )
+    words: dict[str, Any] = {"changes": changes or (), "options": option or ()}
+    words |= {"precision": precision, "world_size": launched().size}
+    spec = new_spec(dataset, method, rho, recipe, epochs, seed, data_seed, noise, net, **words)
     (run,) = make_runs([spec], out, data, device, quiet, fresh)
+    if not launched().main:
+        return
     show_results([run.result], to_stderr=as_json)
     if as_json:
         print_json(summarise(run))
@@ -114,19 +122,21 @@ def report(
 
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:
-    """The finished runs of these specs, with progress."""
+    """The finished runs of these specs, with progress; several processes make each of them together."""
     from debiaser.bench.experiment import run
-    from debiaser.cli.console import reporter
+    from debiaser.cli.console import Downloads, reporter
+    from debiaser.data.progress import listening
+    from debiaser.learn.processes import joined
 
-    device, listener = pick_device(device), reporter(quiet)
-    try:
+    device = pick_device(device)
+    with joined(device) as processes, closing(reporter(quiet or not processes.main)) as listener:
+        preparing = Downloads(quiet or not processes.main, getattr(listener, "progress", None))
         done = []
         for spec in specs:
             listener.announce(f"{spec.method}, seed {spec.seed}" if len(specs) > 2 else spec.method)
-            done.append(run(spec, out, data, device, listener, fresh))
+            with listening(preparing):
+                done.append(run(spec, out, data, device, listener, fresh, processes))
         return done
-    finally:
-        listener.close()
 
 
 def summarise(run: Any) -> dict[str, Any]:
@@ -143,7 +153,8 @@ def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
 
     first = results[0]
     conflicting = first["rows"]["conflicting"]
-    title = f"{first['dataset']}, rho {first['rho']:g}, recipe {first['recipe']}: accuracy in percent"
+    rho = "" if first["rho"] is None else f", rho {first['rho']:g}"
+    title = f"{first['dataset']}{rho}, recipe {first['recipe']}: accuracy in percent"
     if conflicting is not None:
         title += f"; {conflicting:,} of {first['rows']['train']:,} training rows go against the shortcut"
     columns, rows = text_table(summary_rows(results))

@@ -14,14 +14,14 @@ TINY = 64
 THUMBNAIL = 96
 
 
-def data_uri(image: np.ndarray) -> str:
+def data_uri(image: np.ndarray, side: int = THUMBNAIL) -> str:
     """An (h, w, 3) picture as a WebP data URI: tiny ones without loss, larger ones as a thumbnail."""
     picture = Image.fromarray(np.ascontiguousarray(image), "RGB")
     stream = io.BytesIO()
     if max(picture.size) <= TINY:
         picture.save(stream, "WEBP", lossless=True, quality=100, method=4)
     else:
-        picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
         picture.save(stream, "WEBP", quality=78, method=4)
     return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
 

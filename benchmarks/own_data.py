@@ -1,0 +1,166 @@
+"""What `audit` and `debias` reach on data laid out as a person would have it; each line of `results/own/` is one run.
+
+    python benchmarks/own_data.py cmnist|bar|imdb --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/own
+
+The commands are run as commands. Bias labels are used only to judge what came out.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.metrics import average_precision_score
+
+from debiaser.data import cmnist
+from debiaser.files import write_json
+
+WORDS = {"positive": "Tuesday", "negative": "Thursday"}  # neutral, one for each label
+FOLLOWS = 0.97  # share of the training rows in which the word goes with the label
+
+
+def command(*words: str) -> tuple[dict[str, Any], float]:
+    """What a debiaser command prints as JSON, and how long it took."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "debiaser", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - started
+
+
+def read_scores(path: str) -> dict[str, dict[str, str]]:
+    """The rows of scores.csv by id."""
+    with Path(path).open(newline="", encoding="utf-8") as stream:
+        return {row["id"]: row for row in csv.DictReader(stream)}
+
+
+def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
+    """5,000 coloured digits as a plain folder: how well the audit ranks the conflicting ones."""
+    benchmark = cmnist.load(data, 0.01, 0, noise=noise)
+    rows = torch.arange(5000)
+    pictures = (benchmark.train.read(rows) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    labels, truth = benchmark.train.y, benchmark.truth["train"]
+    source = work / f"cmnist-{noise:g}"
+    conflicting = {}
+    for row, picture in enumerate(pictures):
+        path = source / str(int(labels[row])) / f"{row:05d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+        conflicting[f"{path.parent.name}/{path.name}"] = int(truth.conflicting(labels)[row] == 1)
+    found, seconds = command("audit", str(source), "--out", str(work / f"cmnist-{noise:g}-out"))
+    scores = read_scores(found["scores"])
+    ids = sorted(conflicting)
+    known = np.array([conflicting[each] for each in ids])
+    by = {
+        name: float(average_precision_score(known, [float(scores[each][name] or 0) for each in ids]))
+        for name in ("score", "p_conflicting")
+    }
+    flipped = truth.flipped(labels)[rows].numpy()
+    kinds = np.array([scores[each]["kind"] for each in ids])
+    order = np.array([int(Path(each).stem) for each in ids])
+    return {
+        "rows": 5000,
+        "rho": 0.01,
+        "noise": noise,
+        "conflicting": int(known.sum()),
+        "average_precision": by,
+        "kinds_of_conflicting": count(kinds[known == 1]),
+        "kinds_of_flipped": count(kinds[flipped[order]]),
+        "verdict": found["verdict"],
+        "reasons": found["reasons"],
+        "views": found["views"],
+        "seconds": seconds,
+    }
+
+
+def count(kinds: np.ndarray) -> dict[str, int]:
+    """How many of each kind."""
+    return {str(name): int(number) for name, number in zip(*np.unique(kinds, return_counts=True), strict=True)}
+
+
+def run_bar(data: Path, work: Path) -> dict[str, Any]:
+    """BAR as class folders with its own test set: PGD beside vanilla on frozen features, five seeds."""
+    source = work / "bar"
+    with tarfile.open(data / "bar_240px.tar") as archive:
+        for member in archive:
+            parts = Path(member.name).parts
+            if not member.isfile() or not member.name.endswith(".jpg"):
+                continue
+            path = source / parts[-2] / parts[-1].rsplit("_", 1)[0] / parts[-1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = archive.extractfile(member)
+            path.write_bytes(content.read() if content else b"")
+    found, seconds = command("debias", str(source), "--seeds", "5", "--out", str(work / "bar-out"))
+    return {**proof(found), "seconds": seconds, "network": "frozen EfficientNet-Lite0, a head of 256 units"}
+
+
+def proof(found: dict[str, Any]) -> dict[str, Any]:
+    """What a debias run says of itself."""
+    names = ("verdict", "reasons", "views", "before", "after", "controls", "test", "helped", "n", "health")
+    return {name: found[name] for name in names}
+
+
+def run_imdb(data: Path, work: Path) -> dict[str, Any]:
+    """Reviews with a neutral word that goes with the label in training and is not in the test texts."""
+    with (data / "imdb_reviews.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    stream_of_chance = np.random.default_rng(0)
+    other = {"positive": "negative", "negative": "positive"}
+    conflicting = []
+    for row in rows:
+        against = bool(stream_of_chance.random() >= FOLLOWS)
+        conflicting.append(against)
+        if row["split"] != "test":
+            word = WORDS[other[row["label"]] if against else row["label"]]
+            row["text"] = f"{word}. {row['text']}"
+    source = work / "imdb.csv"
+    with source.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    found, seconds = command(
+        "debias", str(source), "--text", "text", "--label", "label", "--split", "split", "--seeds", "5",
+        "--out", str(work / "imdb-out"),
+    )  # fmt: skip
+    scores = list(read_scores(found["scores"]).values())
+    trained = [against for row, against in zip(rows, conflicting, strict=True) if row["split"] != "test"]
+    by = {
+        name: float(average_precision_score(trained, [float(row[name] or 0) for row in scores]))
+        for name in ("score", "p_conflicting")
+    } if len(trained) == len(scores) else {}  # fmt: skip
+    return {
+        **proof(found),
+        "words": WORDS,
+        "follows": FOLLOWS,
+        "conflicting": sum(trained),
+        "average_precision": by,
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["cmnist", "bar", "imdb"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    if chosen.what == "cmnist":
+        for noise in (0.0, 0.02):
+            write_json(chosen.out / f"cmnist_noise{noise:g}.json", run_cmnist(chosen.data, chosen.work, noise))
+    else:
+        make = {"bar": run_bar, "imdb": run_imdb}[chosen.what]
+        write_json(chosen.out / f"{chosen.what}.json", make(chosen.data, chosen.work))
+
+
+if __name__ == "__main__":
+    main()

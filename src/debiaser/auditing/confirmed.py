@@ -1,0 +1,52 @@
+"""What a person marked in the page, taken back: a CSV of ids and marks."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from debiaser.auditing.audit import Examined
+from debiaser.errors import Problem
+
+MARKS = ("aligned", "conflicting", "mislabelled")
+
+
+def read_confirmed(path: Path) -> dict[tuple[str, str], str]:
+    """The mark of every row in the file, by ("id" or "row", its value)."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Problem(f"cannot read {path}: {error}; give the CSV that the page saved") from error
+    name = "row" if rows and "row" in rows[0] else "id"  # a page without paths knows only row numbers
+    if not rows or not {name, "mark"} <= set(rows[0]):
+        raise Problem(f"{path} has no columns id and mark; give the CSV that the page saved")
+    marks = {(name, str(row[name])): str(row["mark"]) for row in rows}
+    unknown = sorted(set(marks.values()) - set(MARKS))
+    if unknown:
+        raise Problem(f"{path} has the mark '{unknown[0]}'; known: {', '.join(MARKS)}")
+    return marks
+
+
+def apply_confirmed(examined: Examined, path: Path) -> Examined:
+    """The same rows with the kinds that a person confirmed; a file about other data is refused."""
+    marks = read_confirmed(path)
+    ids = examined.subject.own.ids
+    number = {("row", str(place)): int(row) for place, row in enumerate(examined.pool)}
+    number |= {("id", name): row for row, name in enumerate(ids)}
+    foreign = [name for name in marks if name not in number]
+    if foreign:
+        raise Problem(
+            f"{len(foreign):,} of {len(marks):,} ids in {path} are not in this data (the first: {foreign[0][1]!r}); "
+            "it was saved for another dataset"
+        )
+    kinds = examined.kinds
+    kind, wrong, missed = kinds.kind.copy().astype(object), kinds.wrong_by_seed.copy(), kinds.missed.copy()
+    for name, mark in marks.items():
+        row = number[name]
+        kind[row], missed[row] = mark, mark != "aligned"
+        wrong[:, row] = float(mark == "mislabelled")
+    confirmed = np.array([number[name] for name in marks], np.int64)
+    named = replace(kinds, kind=kind.astype(str), wrong_by_seed=wrong, missed=missed)
+    return replace(examined, kinds=named, confirmed=confirmed)

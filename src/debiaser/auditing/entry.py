@@ -1,0 +1,208 @@
+"""`audit` and `debias` for a person's own data, as functions: the commands do nothing else."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debiaser.auditing.audit import Examined, Plan, examine
+from debiaser.auditing.confirmed import apply_confirmed
+from debiaser.auditing.exhibits import choose
+from debiaser.auditing.export import export_model, write_evaluation
+from debiaser.auditing.findings import Findings
+from debiaser.auditing.foreign import examine_answers, examine_model
+from debiaser.auditing.keeping import keep
+from debiaser.auditing.memory import own_of
+from debiaser.auditing.repair import MAX_COST, Trial, compete, report_trial
+from debiaser.auditing.subject import Subject, prepare
+from debiaser.auditing.summary import rows_of, summarise
+from debiaser.data.own import Columns, OwnData, read_own
+from debiaser.data.raw import cache
+from debiaser.errors import Misuse
+from debiaser.learn.engine import Listener, Silence
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for: which columns, which network, how thoroughly, and where the results go."""
+
+    columns: Columns = field(default_factory=Columns)
+    backbone: str | None = None
+    finetune: bool = False
+    seeds: int = 0  # 0: two for an audit, three for debias
+    workers: int = 0  # 0: as many as there are cores
+    seed: int = 0
+    epochs: int | None = None
+    in_sample: bool = False
+    matters: tuple[str, ...] = ()
+    confirmed: Path | None = None
+    max_cost: float = MAX_COST
+    redact: frozenset[str] = frozenset()
+    out: Path | None = None
+    listener: Listener = field(default_factory=Silence)
+
+    def plan(self) -> Plan:
+        """How the rows are examined."""
+        return Plan(
+            seeds=max(2, self.seeds),
+            workers=self.workers or os.cpu_count() or 1,
+            seed=self.seed,
+            epochs=self.epochs,
+            in_sample=self.in_sample,
+            matters=self.matters,
+            listener=self.listener,
+        )
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What is written meanwhile can be read by its owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def read(source: str | Path, request: Request, need_test: bool) -> OwnData:
+    """The rows, with progress."""
+    counting = Counting(request.listener)
+    try:
+        return read_own(source, request.columns, request.seed, need_test=need_test, progress=counting)
+    finally:
+        counting.close()
+
+
+class Counting:
+    """Progress of reading, (what, done, in all), as steps of a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener, self.what, self.done = listener, "", 0
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what != self.what:
+            self.close()
+            self.what, self.done = what, done
+            self.listener.begin(what, total or 0, done)
+        for _ in range(done - self.done):
+            self.listener.step()
+        self.done = done
+
+    def close(self) -> None:
+        if self.what:
+            self.listener.end(self.what, None)
+        self.what = ""
+
+
+def audit_source(source: str | Path, request: Request) -> Findings:
+    """What is found in a person's data, and its page where `out` is given."""
+    with private():
+        own = read(source, request, need_test=False)
+        subject = prepare(own, request.backbone, request.listener)
+        examined = look(subject, np.arange(len(own)), request)
+        return conclude(examined, request)
+
+
+def audit_answers(source: str | Path, pred_probs: Any, features: Any, request: Request) -> Findings:
+    """What is found in a person's data by the answers of a model that they already have."""
+    with private():
+        own = read(source, request, need_test=False)
+        folder = request.out or cache().parent / "audits" / own.identity
+        return conclude(examine_model(own, pred_probs, features, folder), request)
+
+
+def look(subject: Subject, pool: Any, request: Request) -> Examined:
+    """The rows examined, with what a person has confirmed about them."""
+    examined = examine(subject, pool, work_folder(subject, request), request.plan())
+    return apply_confirmed(examined, request.confirmed) if request.confirmed else examined
+
+
+def work_folder(subject: Subject, request: Request) -> Path:
+    """Where models are kept, so that the same command goes on from there."""
+    return request.out or cache().parent / "audits" / subject.own.identity
+
+
+def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
+    """The findings, written to `out` where it is given."""
+    chosen = choose(examined)
+    summary = {**summarise(examined, chosen), **more}
+    findings = Findings(summary, rows_of(examined), request.out)
+    if request.out is not None:
+        keep(examined, chosen, findings, request.out, request.redact, trial)
+    return findings
+
+
+def debias_source(source: str | Path, request: Request) -> Findings:
+    """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
+    with private():
+        own = read(source, request, need_test=True)
+        subject = prepare(own, request.backbone, request.listener)
+        held_out = own.rows("test").numpy()
+        pool = np.flatnonzero(own.split != "test")
+        examined = look(subject, pool, request)
+        desk = replace(examined.desk, workers=request.plan().workers)
+        trial = compete(desk, own.rows("train").numpy(), held_out, examined.weight, own.unit, request.seeds or 3)
+        more = report_trial(trial, own, request.max_cost)
+        folder = work_folder(subject, request) / "model"
+        export_model(folder, subject, examined, trial, more["repair"])
+        write_evaluation(folder.parent / "evaluation.json", subject, trial, more["repair"])
+        return conclude(examined, request, trial, **more, model_dir=str(folder))
+
+
+def audit(
+    source: Any,
+    pred_probs: Any = None,
+    features: Any = None,
+    *,
+    label: str | None = None,
+    image: str | None = None,
+    text: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    unit: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> Findings:
+    """What is found in data of one's own: a path or a hub name, a dataset of (x, y), or the answers of a model.
+
+    `audit("folder")` reads and trains; `audit(labels, pred_probs, features)` examines a model that exists, by its
+    probabilities (n, k) for rows it was not trained on and the features (n, h) that enter its last layer. With `out` a
+    page is written there. Further options are those of the command: backbone, seeds, workers, seed, epochs, ...
+    """
+    columns = Columns(label, image, text, group, split, unit)
+    request = make_request(columns, out, options)
+    if pred_probs is not None:
+        return examine_answers(source, pred_probs, features, request.seed)
+    if isinstance(source, str | Path):
+        return audit_source(source, request)
+    with private():
+        subject = prepare(own_of(source), request.backbone, request.listener)
+        return conclude(look(subject, np.arange(len(subject.own)), request), request)
+
+
+def make_request(columns: Columns, out: str | Path | None, options: dict[str, Any]) -> Request:
+    """The request behind keyword arguments; an unknown one is named."""
+    try:
+        return Request(columns=columns, out=None if out is None else Path(out), **options)
+    except TypeError as error:
+        known = ", ".join(name for name in Request.__dataclass_fields__ if name not in {"columns", "out"})
+        raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
+
+
+def debias(model: Any, dataset: Any = None, **options: Any) -> Any:
+    """Debias a network on a dataset, `debias(model, dataset)`, or data of one's own, `debias("folder")`.
+
+    The first gives the network and the scores (see `debiaser.methods.debias`), the second the findings of the command
+    of that name, with a folder `out` for the page and the exported model.
+    """
+    if isinstance(model, str | Path) and dataset is None:
+        names = ("label", "image", "text", "group", "split", "unit")
+        columns = Columns(**{name: options.pop(name, None) for name in names})
+        return debias_source(model, make_request(columns, options.pop("out", None), options))
+    from debiaser.methods.debias import debias as debias_network
+
+    return debias_network(model, dataset, **options)

@@ -1,0 +1,56 @@
+"""Numbers with their uncertainty: a mean over rows and an interval that resamples units, not rows."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debiaser.randomness import numpy_stream
+
+DRAWS = 1000
+CHUNK = 2_000_000  # counts held at once
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, the ends of its 95% interval (None where there is none), and how both were made."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def words(self, unit: str = "%") -> str:
+        """`12.3% [10.1, 14.8]`."""
+        between = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
+        return f"{self.value:.1f}{unit}{between}"
+
+
+def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
+    """(DRAWS, c) means of the columns of values (n, c) over bootstrap samples of units."""
+    values = values.reshape(len(values), -1)
+    _, unit = np.unique(unit, return_inverse=True)
+    units = int(unit.max()) + 1
+    sums = np.stack([np.bincount(unit, column, units) for column in values.T], 1)
+    sizes = np.bincount(unit, minlength=units).astype(np.float64)
+    stream, even = numpy_stream(seed, "bootstrap"), np.full(units, 1 / units)
+    parts = []
+    for start in range(0, DRAWS, step := max(1, CHUNK // units)):
+        counts = stream.multinomial(units, even, min(step, DRAWS - start)).astype(np.float64)
+        parts.append((counts @ sums) / (counts @ sizes)[:, None])
+    return np.concatenate(parts)
+
+
+def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimate:
+    """The percentage of hits, with an interval over units."""
+    if not len(hits):
+        return Estimate(float("nan"), method="no rows")
+    values = 100 * hits.astype(np.float64)
+    drawn = resampled_means(values, unit, seed)[:, 0]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {len(np.unique(unit)):,} units")

@@ -1,0 +1,176 @@
+"""A model that leaves the house: weights, how to feed it, and a card with the evidence; and what it answers later."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+from torch import nn
+
+from debiaser import __version__
+from debiaser.auditing.audit import Examined
+from debiaser.auditing.jobs import answer_inputs, read_model
+from debiaser.auditing.material import as_float, new_network
+from debiaser.auditing.repair import PGD, VANILLA, Trial
+from debiaser.auditing.subject import Subject
+from debiaser.errors import Problem
+from debiaser.files import write_json, write_text
+from debiaser.learn.checkpoint import read_tensors, write_tensors
+from debiaser.learn.encoders import Encoder, find_encoder
+
+FORMAT = 1
+PARTS = ("before", "controls", "after")
+
+
+def export_model(folder: Path, subject: Subject, examined: Examined, trial: Trial, repair: dict[str, Any]) -> None:
+    """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md."""
+    name = PGD if repair["helped"] else VANILLA
+    material, contender = examined.desk.material, trial.contenders[name]
+    model = read_model(material, examined.desk.folder / contender.keys[0])
+    write_tensors(folder / "model.safetensors", dict(model.state_dict()))
+    config = {
+        "format": FORMAT,
+        "debiaser": __version__,
+        "method": name,
+        "architecture": material.architecture,
+        "inputs": list(material.inputs.shape[1:]),
+        "classes": list(material.classes),
+        "kind": subject.own.kind,
+        "preprocessing": {
+            "size": subject.size,
+            "resize": "letterbox",
+            "encoder": subject.encoder.name if subject.encoder else None,
+            "encoder_identity": subject.encoder.identity if subject.encoder else None,
+        },
+        "data": subject.own.identity,
+    }
+    write_json(folder / "config.json", config)
+    write_text(folder / "README.md", card(config, examined, trial, repair))
+
+
+def write_evaluation(path: Path, subject: Subject, trial: Trial, repair: dict[str, Any]) -> None:
+    """What the exported model answered to every held-out row: the probabilities by id."""
+    contender = trial.contenders[PGD if repair["helped"] else VANILLA]
+    ids = [subject.own.ids[row] for row in trial.rows]
+    write_json(path, dict(zip(ids, contender.probability.round(8).tolist(), strict=True)))
+
+
+def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[str, Any]) -> str:
+    """The model card: what it is, how it was chosen, what was measured, what it is not."""
+    contender = trial.contenders[config["method"]]
+    mine = 100 * float((contender.answers[0] == trial.labels).mean())
+    misses = 100 * float((contender.answers[0] == trial.labels)[trial.misses].mean()) if trial.misses.any() else None
+    lines = [
+        f"# A classifier of {len(config['classes'])} classes, trained with {config['method']}",
+        "",
+        f"Classes: {', '.join(escaped(name) for name in config['classes'])}.",
+        f"Input: {'pictures, ' + examined.subject.choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
+        f"Network: {examined.desk.material.network}"
+        + (f" of {config['preprocessing']['encoder']}." if config["preprocessing"]["encoder"] else "."),
+        "",
+        "## Evidence",
+        "",
+        repair["sentence"],
+        "",
+        f"This very model (seed 0) on the {len(trial.rows):,} held-out rows: {mine:.2f}% right"
+        + (
+            f"; {misses:.2f}% on the {int(trial.misses.sum()):,} rows the easy model misses."
+            if misses is not None
+            else "."
+        ),
+        "",
+        "| trained with | all held-out rows | rows the easy model misses |",
+        "| --- | --: | --: |",
+        *(
+            card_row(name, told)
+            for name, told in [*repair["before"].items(), *repair["controls"].items(), *repair["after"].items()]
+        ),
+        "",
+        f"Mean and standard deviation over {trial.seeds} seeds; every model saw {trial.samples_seen:,} samples.",
+        "Nothing was chosen on the held-out rows but which of two models to export.",
+        "",
+        "## What the audit of the training data said",
+        "",
+        f"Verdict: {examined.verdict}.",
+        *(f"- {escaped(reason)}" for reason in examined.reasons),
+        "",
+        "## Use",
+        "",
+        "    debiaser predict FOLDER_OF_THIS_FILE picture.jpg",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Data in a Markdown file: one line, nothing that a reader would take for markup."""
+    plain = " ".join(text.split())
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in plain)
+
+
+def card_row(name: str, told: dict[str, Any]) -> str:
+    """One line of the card's table."""
+
+    def cell(value: dict[str, float | None]) -> str:
+        if value["mean"] is None:
+            return "-"
+        return f"{value['mean']:.1f}" + (f" ± {value['sd']:.1f}" if value["sd"] is not None else "")
+
+    return f"| {name} | {cell(told['overall'])} | {cell(told['easy_misses'])} |"
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A model read back: what it takes and what it answers."""
+
+    model: nn.Module
+    classes: tuple[str, ...]
+    kind: str
+    size: int
+    encoder: Encoder | None
+
+    def probability(self, inputs: Any) -> NDArray[np.float64]:
+        """(b, k) for pictures (b, 3, size, size) uint8, or b texts."""
+        return answer_inputs(self.model, as_float(inputs) if self.encoder is None else self.encoder.encode(inputs))
+
+
+def read_exported(folder: Path, device: str = "cpu") -> Exported:
+    """The exported model of a folder."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        state = read_tensors(folder / "model.safetensors").tensors
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise Problem(
+            f"{folder} holds no exported model that can be read ({error}); `debiaser debias` makes one"
+        ) from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
+    how = config["preprocessing"]
+    encoder = find_encoder(config["kind"], how["encoder"], device) if how["encoder"] else None
+    if encoder is not None and encoder.identity != how["encoder_identity"]:
+        raise Problem(
+            f"the encoder {encoder.name} here has other weights than the one this model was trained on; its answers "
+            "would mean nothing: get the same one"
+        )
+    model = new_network(config["architecture"], tuple(config["inputs"]), len(config["classes"]), 0)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise Problem(f"the weights in {folder} do not fit its config.json; export the model again") from error
+    return Exported(model.eval(), tuple(config["classes"]), config["kind"], how["size"], encoder)
+
+
+def predictions(exported: Exported, names: Sequence[str], probability: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """Per input: its name, the label and the probability of every class."""
+    return [
+        {
+            "input": name,
+            "label": exported.classes[int(each.argmax())],
+            "probabilities": dict(zip(exported.classes, each.tolist(), strict=True)),
+        }
+        for name, each in zip(names, probability, strict=True)
+    ]

@@ -1,0 +1,196 @@
+"""One training of one model as a job: described in a folder, so that any process can do it, and found again if done.
+
+`job.json` and `job.npz` say everything that decides the outcome (the folder's name is their digest). What came out is
+`model.safetensors` and, written last, `answers.npz`: a job that was killed is done again, one that was finished never.
+"""
+
+import hashlib
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from debiaser.auditing.material import Material
+from debiaser.data.augment import Augmentation
+from debiaser.files import write_arrays, write_json
+from debiaser.learn.checkpoint import read_tensors, write_tensors
+from debiaser.learn.engine import Listener, steps_in
+from debiaser.learn.losses import gce
+from debiaser.learn.objectives import Supervised
+from debiaser.learn.outputs import Outputs, call, evaluating, look
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import ScoreSampler
+from debiaser.methods.task import Task
+from debiaser.randomness import derive
+
+Rows = NDArray[np.int64]
+LOOK = 512  # rows per batch where nothing is learnt
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Train a network on these rows, then ask it about those.
+
+    y: labels of all rows; weight: draws in proportion, one number per row of `train`; alpha: GCE's exponent, None for
+    cross-entropy; start: the job whose network it goes on from.
+    """
+
+    name: str
+    material: Material
+    y: Rows
+    train: Rows
+    ask: Rows
+    recipe: Recipe
+    seed: int = 0
+    alpha: float | None = None
+    weight: NDArray[np.float64] | None = None
+    augment: Augmentation | None = None
+    start: str | None = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What decides the outcome besides the arrays."""
+        return {
+            "name": self.name,
+            "material": self.material.plain,
+            "recipe": self.recipe.plain(),
+            "seed": self.seed,
+            "alpha": self.alpha,
+            "augment": asdict(self.augment) if self.augment else None,
+            "start": self.start,
+        }
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays that decide the outcome."""
+        weight = {} if self.weight is None else {"weight": self.weight}
+        return {"y": self.y, "train": self.train, "ask": self.ask, **weight}
+
+    @property
+    def key(self) -> str:
+        digest = hashlib.blake2b(json.dumps(self.plain, sort_keys=True).encode(), digest_size=10)
+        for name, array in self.arrays.items():
+            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        return f"{self.name}-{digest.hexdigest()}"
+
+    @property
+    def steps(self) -> int:
+        """How many updates it takes."""
+        return self.recipe.epochs * steps_in(len(self.train), self.recipe.batch_size)
+
+    def write(self, folder: Path) -> Path:
+        """The job's folder below this one, described for any process that works on it."""
+        own = folder / self.key
+        write_arrays(own / "job.npz", **self.arrays)
+        write_json(own / "job.json", self.plain)
+        return own
+
+
+def read_job(own: Path) -> Job:
+    """The job that `write` described."""
+    plain = json.loads((own / "job.json").read_text())
+    with np.load(own / "job.npz", allow_pickle=False) as stored:
+        arrays = dict(stored)
+    varied: dict[str, Any] | None = plain["augment"]
+    if varied is not None:
+        varied = {name: tuple(value) if isinstance(value, list) else value for name, value in varied.items()}
+    return Job(
+        plain["name"],
+        Material.of(plain["material"]),
+        arrays["y"],
+        arrays["train"],
+        arrays["ask"],
+        Recipe(**plain["recipe"]),
+        plain["seed"],
+        plain["alpha"],
+        arrays.get("weight"),
+        None if varied is None else Augmentation(**varied),
+        plain["start"],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model said about the rows it was asked: logits (m, k) and the length of the feature behind each (m,)."""
+
+    rows: Rows
+    logits: NDArray[np.float32]
+    length: NDArray[np.float32]
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """(m, k)."""
+        return softmax(self.logits)
+
+    def gradient_norm(self, y: Rows) -> NDArray[np.float64]:
+        """(m,) the norm of the last layer's gradient for the labels `y` of all rows."""
+        labels = torch.from_numpy(y[self.rows])
+        outputs = Outputs(torch.from_numpy(self.length)[:, None], torch.from_numpy(self.logits), labels)
+        return np.asarray(outputs.residual.double().norm(dim=1)) * self.length.astype(np.float64)
+
+
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(m, k) probabilities."""
+    return np.asarray(torch.from_numpy(logits).double().softmax(1))
+
+
+def read_answers(own: Path) -> Answers | None:
+    """What the job's model said; None where it is not done, or its file is damaged."""
+    try:
+        with np.load(own / "answers.npz", allow_pickle=False) as stored:
+            return Answers(stored["rows"], stored["logits"], stored["length"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def work(own: Path, listener: Listener) -> Answers:
+    """Do the job of this folder."""
+    job = read_job(own)
+    split = job.material.split(job.y)
+    start = None if job.start is None else own.parent / job.start
+    task = Task(
+        train=split.subset(torch.from_numpy(job.train)),
+        make_model=lambda seed: job.material.new_net(seed) if start is None else read_model(job.material, start),
+        recipe=job.recipe,
+        seed=derive(job.seed, job.name),
+        augment=job.augment,
+        listener=listener,
+    )
+    sampler = None if job.weight is None else ScoreSampler(job.weight, seed=task.seed)
+    model = task.fit(Supervised(task.new_model(), gce(job.alpha)), job.name, sampler=sampler)
+    write_tensors(own / "model.safetensors", dict(model.state_dict()))
+    answers = ask(model, job.material, job.y, job.ask)
+    write_arrays(own / "answers.npz", rows=answers.rows, logits=answers.logits, length=answers.length)
+    return answers
+
+
+def read_model(material: Material, own: Path) -> nn.Module:
+    """The network that came out of a job, in eval mode."""
+    model = material.new_net(0)
+    model.load_state_dict(read_tensors(own / "model.safetensors").tensors)
+    return model.eval()
+
+
+def ask(model: nn.Module, material: Material, y: Rows, rows: Rows) -> Answers:
+    """What a model says about these rows."""
+    chosen = material.split(y).subset(torch.from_numpy(rows))
+    logits, length = [], []
+    for outputs in look(model, chosen.batches(LOOK)):
+        logits.append(outputs.logits.float().numpy())
+        length.append(outputs.features.float().norm(dim=1).numpy())
+    if not logits:
+        return Answers(rows, np.zeros((0, len(material.classes)), np.float32), np.zeros(0, np.float32))
+    return Answers(rows, np.concatenate(logits), np.concatenate(length))
+
+
+def answer_inputs(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
+    """(b, k) probabilities for inputs that are not rows of the data."""
+    with evaluating(model):
+        parts = [call(model, part) for part in torch.split(inputs, LOOK)]
+        return np.asarray(torch.cat(parts).double().softmax(1))

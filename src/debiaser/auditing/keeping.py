@@ -1,0 +1,128 @@
+"""The folder of an audit: scores.csv, weights.csv, audit.json, what the page draws, and the page itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from debiaser.auditing.audit import Examined
+from debiaser.auditing.exhibits import Chosen, input_gradients, word_weights
+from debiaser.auditing.findings import Findings, write_findings, write_rows, write_weights
+from debiaser.auditing.jobs import read_model
+from debiaser.auditing.repair import PGD, Trial
+from debiaser.auditing.subject import texts_of
+from debiaser.auditing.swap import SwapTest
+from debiaser.auditing.views import VIEWS
+from debiaser.files import make_folder, write_arrays, write_text
+from debiaser.report.audit_page import write_audit_page
+
+SIDE = 160  # pixels of a picture on the page, at most
+STRIPS = 4  # swaps that are shown of each view
+
+
+def keep(
+    examined: Examined, chosen: Chosen, findings: Findings, folder: Path, redact: frozenset[str], trial: Trial | None
+) -> None:
+    """Write everything; the page last."""
+    make_folder(folder).chmod(0o700)
+    findings.summary["page"] = str(folder / "report.html")
+    findings.summary["scores"] = str(folder / "scores.csv")
+    write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
+    write_weights(folder / "weights.csv", findings.rows["id"], examined.weight[examined.pool])
+    if examined.subject.own.kind == "image":
+        keep_pictures(examined, chosen, folder, trial)
+    else:
+        keep_texts(examined, chosen, folder, trial)
+    write_findings(findings, folder)
+    write_audit_page(folder, redact)
+
+
+def show(examined: Examined, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """(b, s, s, 3) what the model saw of these rows, no larger than the page needs."""
+    return small(examined.subject.read(torch.from_numpy(rows)))
+
+
+def small(pictures: torch.Tensor) -> NDArray[np.uint8]:
+    """(b, s, s, 3) at most SIDE pixels wide."""
+    if pictures.shape[-1] > SIDE:
+        resized = torch.nn.functional.interpolate(pictures.float(), SIDE, mode="bilinear", antialias=True)
+        pictures = resized.round().clamp(0, 255).byte()
+    return pictures.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def easy_model(examined: Examined, row: int) -> torch.nn.Module:
+    """The easy model that never saw this row."""
+    fold = 0 if len(examined.easy.keys[0]) == 1 else int(examined.desk.fold[row])
+    return read_model(examined.desk.material, examined.desk.folder / examined.easy.keys[0][fold])
+
+
+def debiased_model(examined: Examined, trial: Trial | None) -> torch.nn.Module | None:
+    """The first debiased model, where there is one."""
+    if trial is None:
+        return None
+    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[PGD].keys[0])
+
+
+def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:
+    """pictures.npz and swaps.npz."""
+    arrays: dict[str, NDArray[Any]] = {
+        "rows": examined.place[chosen.shown],
+        "picture": show(examined, chosen.shown),
+        "probability_easy": examined.easy.probability[chosen.shown].astype(np.float32),
+    }
+    if examined.easy.keys and examined.subject.encoder is None and len(chosen.looked):
+        pictures = examined.subject.read(torch.from_numpy(chosen.looked))
+        arrays["heat_rows"] = examined.place[chosen.looked]
+        looks = [input_gradients(easy_model(examined, row), pictures[n : n + 1]) for n, row in enumerate(chosen.looked)]
+        arrays["heat_easy"] = np.concatenate(looks)
+        model = debiased_model(examined, trial)
+        if model is not None:
+            arrays["heat_debiased"] = input_gradients(model, pictures)
+    write_arrays(folder / "pictures.npz", **arrays)
+    if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
+        write_arrays(folder / "swaps.npz", **strips(examined, examined.swaps))
+
+
+def strips(examined: Examined, swaps: SwapTest) -> dict[str, NDArray[Any]]:
+    """Original, donor and swapped picture of some swaps of each view, with what the model answered to each.
+
+    Swaps that the model followed come first.
+    """
+    pool, y = examined.pool, examined.desk.y
+    kept: dict[str, list[NDArray[Any]]] = {name: [] for name in ("view", "original", "donor", "swapped", "answers")}
+    for view in VIEWS:
+        if view.name not in swaps.answers:
+            continue
+        said = swaps.answers[view.name]
+        rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
+        first = np.argsort(said != y[donors], kind="stable")[:STRIPS]
+        x, other = (examined.subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
+        answers = examined.plain.answer
+        kept["view"].append(np.full(len(first), view.name))
+        kept["original"].append(small(x))
+        kept["donor"].append(small(other))
+        kept["swapped"].append(small(view.swap(x, other, torch.from_numpy(first))))
+        kept["answers"].append(np.stack([answers[rows[first]], answers[donors[first]], said[first]], 1))
+    return {name: np.concatenate(parts) for name, parts in kept.items() if parts}
+
+
+def keep_texts(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:
+    """texts.json: the texts that are shown, and which words the models go by."""
+    subject, shown = examined.subject, chosen.shown
+    texts = texts_of(subject.own, torch.from_numpy(shown))
+    debiased = debiased_model(examined, trial)
+    looked = set(chosen.looked.tolist())
+    kept = {}
+    for row, place, text in zip(shown.tolist(), examined.place[shown].tolist(), texts, strict=True):
+        words = row in looked and bool(examined.easy.keys)
+        kept[str(place)] = {
+            "text": text,
+            "easy": word_weights(easy_model(examined, row), text, subject.enter) if words else [],
+            "debiased": word_weights(debiased, text, subject.enter) if words and debiased else None,
+            "probability_easy": examined.easy.probability[row].tolist(),
+            "probability_debiased": None,
+        }
+    write_text(folder / "texts.json", json.dumps(kept))

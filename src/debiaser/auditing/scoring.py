@@ -1,0 +1,150 @@
+"""Out-of-fold models: no row is judged by a model that was trained on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debiaser.auditing.crew import run
+from debiaser.auditing.jobs import Answers, Job, Rows
+from debiaser.auditing.material import Material
+from debiaser.data.augment import Augmentation
+from debiaser.learn.engine import Listener
+from debiaser.learn.recipe import Recipe
+
+ALPHA = 0.7  # of the easy model's GCE, as in PGD
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """Where models are trained: on what, split into which folds (-1: never asked), by how many processes."""
+
+    material: Material
+    y: Rows
+    fold: Rows
+    folder: Path
+    listener: Listener
+    workers: int = 1
+    seed: int = 0
+    epochs: int | None = None  # of every training, instead of what its recipe says
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that are in a fold."""
+        return np.flatnonzero(self.fold >= 0)
+
+    @property
+    def folds(self) -> range:
+        return range(int(self.fold.max()) + 1)
+
+    @property
+    def trained_on(self) -> int:
+        """About how many rows a model is trained on."""
+        return len(self.rows) * (len(self.folds) - 1) // len(self.folds) if len(self.folds) > 1 else len(self.rows)
+
+    def easy_recipe(self, rows: int) -> Recipe:
+        """Short and slow, for this many rows."""
+        return self.as_asked(self.material.easy_recipe(rows))
+
+    def long_recipe(self, rows: int) -> Recipe:
+        """Long enough to learn what can be learnt from this many rows."""
+        return self.as_asked(self.material.long_recipe(rows))
+
+    def as_asked(self, recipe: Recipe) -> Recipe:
+        """The recipe with the epochs that a person asked for."""
+        return replace(recipe, epochs=self.epochs or recipe.epochs)
+
+    def jobs(
+        self,
+        name: str,
+        recipe: Recipe,
+        seed: int,
+        alpha: float | None = None,
+        weight: Vector | None = None,
+        augment: Augmentation | None = None,
+    ) -> list[Job]:
+        """One job per fold: train on the others, ask about it (a single fold: train on it). `weight`: (n,)."""
+        made = []
+        for fold in self.folds:
+            train = np.flatnonzero((self.fold >= 0) & ((self.fold != fold) | (len(self.folds) == 1)))
+            made.append(
+                Job(
+                    name,
+                    self.material,
+                    self.y,
+                    train,
+                    np.flatnonzero(self.fold == fold),
+                    recipe,
+                    self.seed + seed,
+                    alpha,
+                    None if weight is None else weight[train],
+                    augment,
+                )
+            )
+        return made
+
+    def out_of_fold(self, name: str, jobs: Sequence[Sequence[Job]]) -> "OutOfFold":
+        """What the models of these jobs say, each about the rows it never saw; one sequence of jobs per seed."""
+        flat = [job for each in jobs for job in each]
+        answers = run(flat, self.folder, name, self.listener, self.workers)
+        n, classes = len(self.y), len(self.material.classes)
+        probability = np.full((len(jobs), n, classes), np.nan)
+        score = np.full((len(jobs), n), np.nan)
+        for number, said in enumerate(answers):
+            put(said, number // len(self.folds), probability, score, self.y)
+        return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
+
+    def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
+        """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
+        inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
+        counts = np.bincount(self.y[inside], minlength=len(self.material.classes))
+        return np.where(inside, 1 / np.maximum(counts, 1)[self.y], 0.0)
+
+
+def put(said: Answers, seed: int, probability: NDArray[np.float64], score: NDArray[np.float64], y: Rows) -> None:
+    """Write one model's answers where they belong; its scores in units of their mean, so that models agree."""
+    probability[seed, said.rows] = said.probability
+    norms = said.gradient_norm(y)
+    score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfFold:
+    """By seed: probabilities (s, n, k) and scores (s, n), NaN for rows outside; keys of the models by seed and fold."""
+
+    probability_by_seed: NDArray[np.float64]
+    score_by_seed: NDArray[np.float64]
+    keys: tuple[tuple[str, ...], ...]
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """(n, k) over seeds."""
+        return np.asarray(self.probability_by_seed.mean(0))
+
+    @property
+    def score(self) -> Vector:
+        """(n,) over seeds: how strongly a row goes against the models."""
+        return np.asarray(self.score_by_seed.mean(0))
+
+    @property
+    def answer(self) -> Rows:
+        """(n,) the class that is most probable; -1 outside."""
+        known = ~np.isnan(self.probability[:, 0])
+        return np.where(known, np.nan_to_num(self.probability).argmax(1), -1)
+
+
+def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> OutOfFold:
+    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge."""
+    if in_sample:
+        desk = replace(desk, fold=np.where(desk.fold >= 0, 0, -1))
+    recipe = desk.easy_recipe(desk.trained_on)
+    return desk.out_of_fold("easy", [desk.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+
+
+def plain_models(desk: Desk, seeds: int) -> OutOfFold:
+    """Models that learn what they can from class-balanced draws: V."""
+    recipe, weight = desk.long_recipe(desk.trained_on), desk.balanced()
+    return desk.out_of_fold("plain", [desk.jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)])

@@ -1,0 +1,128 @@
+"""What was examined, as the plain object that `--json` prints and the page reads, and as one line per row."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debiaser.auditing.audit import Examined
+from debiaser.auditing.estimates import Estimate, share
+from debiaser.auditing.exhibits import Chosen
+from debiaser.auditing.swap import SwapTest
+
+BINS = 40
+
+
+def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
+    """Everything but the rows themselves."""
+    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    y, unit = own.y.numpy(), own.unit
+    right = examined.easy.answer[pool] == y[pool]
+    effective, place = examined.effective_rows, examined.place
+    return {
+        "source": own.source,
+        "kind": own.kind,
+        "examined": examined.model,
+        "verdict": examined.verdict,
+        "reasons": examined.reasons,
+        "n": len(pool),
+        "units": len(np.unique(unit[pool])),
+        "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
+        "notes": [*own.notes, rests_on(effective, len(pool), own.kind)],
+        "choices": {**examined.subject.choices, "folds": str(len(examined.desk.folds))},
+        "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
+        "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
+        "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
+        "health": {
+            "ok": not examined.troubles,
+            "findings": [each.plain for each in examined.troubles],
+            "easy_accuracy": share(right, unit[pool]).plain,
+            "plain_accuracy": share(examined.plain.answer[pool] == y[pool], unit[pool]).plain,
+        },
+        "conflicting_share": share_of_kind(kinds.missed[pool], 1 - kinds.wrong[pool], kinds.kind[pool], "conflicting"),
+        "mislabelled_share": share_of_kind(kinds.missed[pool], kinds.wrong[pool], kinds.kind[pool], "mislabelled"),
+        "effective_sample_size": effective.plain,
+        "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
+        "suspects": [each.plain for each in examined.suspects],
+        "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
+        "histogram": histogram(examined.score[pool], ~right),
+        "next": what_next(examined),
+        "repair": None,
+    }
+
+
+def what_next(examined: Examined) -> dict[str, Any]:
+    """What to do with the findings, and three lines of code for this data."""
+    kind = examined.kinds.kind[examined.pool]
+    steps = [
+        f"Look at the rows that stand out and mark them: {int((kind != 'aligned').sum()):,} go against the easy rule."
+    ]
+    if (kind == "mislabelled").any():
+        steps.append(f"Check the labels of the {int((kind == 'mislabelled').sum()):,} likely mislabelled rows first.")
+    if examined.verdict == "biased":
+        steps.append(
+            "Train with the weights below, or let `debiaser debias` do it, prove the difference and export a model."
+        )
+    else:
+        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
+    snippet = (
+        "import csv\nfrom debiaser import ScoreSampler\n"
+        "weights = [float(row['probability']) for row in csv.DictReader(open('weights.csv'))]\n"
+        "loader = DataLoader(dataset, 128, sampler=ScoreSampler(weights, seed=0))  # rows in the order of weights.csv"
+    )
+    return {"sentences": steps, "snippet": snippet}
+
+
+def rests_on(effective: Estimate, n: int, kind: str) -> str:
+    """The effective sample size in words."""
+    things = "pictures" if kind == "image" else "texts"
+    return f"Training by score would rest on {effective.value:,.0f} of {n:,} {things}."
+
+
+def class_facts(name: str, k: int, y: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
+    """A class, its rows, and how many of them the easy model gets right, in percent."""
+    mine = y == k
+    return {
+        "name": name,
+        "n": int(mine.sum()),
+        "easy_accuracy": float(100 * right[mine].mean()) if mine.any() else None,
+    }
+
+
+def share_of_kind(
+    missed: NDArray[np.bool_], probability: NDArray[np.float64], kind: NDArray[np.str_], name: str
+) -> dict[str, Any]:
+    """The expected share of rows of a kind, from 0 to 1; its ends: the rows surely named so, and all that could be."""
+    expected = float(np.where(missed, probability, 0).mean())
+    method = f"expected share; from the rows called {name} to all rows that the easy model misses"
+    low = min(float((kind == name).mean()), expected)
+    return Estimate(expected, low, max(float(missed.mean()), expected), method).plain
+
+
+def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Rows by score, on a scale of powers: all, and those that the easy model misses."""
+    logs = np.log10(np.maximum(score, 1e-8))
+    edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
+    counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
+    return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
+
+
+def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
+    """The columns of scores.csv over the examined rows."""
+    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    classes = np.array(own.classes, dtype=object)
+    score, missed, wrong = examined.score[pool], kinds.missed[pool], kinds.wrong[pool]
+    rank = np.empty(len(pool), np.int64)
+    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(pool) + 1)
+    return {
+        "id": np.array(own.ids, dtype=object)[pool],
+        "path": np.array(own.paths, dtype=object)[pool],
+        "label": classes[own.y.numpy()[pool]],
+        "predicted": classes[examined.easy.answer[pool]],
+        "score": score,
+        "probability": examined.probability[pool],
+        "rank": rank,
+        "p_conflicting": np.where(missed, 1 - wrong, 0.0),
+        "p_mislabelled": np.where(missed, wrong, 0.0),
+        "kind": kinds.kind[pool].astype(object),
+    }

@@ -1,0 +1,224 @@
+"""Views of a picture: properties that it can take from another picture while what it shows stays.
+
+Every change maps pictures (b, 3, s, s), as floats from 0 to 255, and as many donors to pictures; nothing is random.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.errors import Problem, known
+
+
+class View(Protocol):
+    """A property of inputs that can be swapped; `nuisance`: a model should not follow it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def nuisance(self) -> bool: ...
+
+    def swap(self, x: Any, donors: Any, rows: Tensor) -> Any:
+        """The inputs with the property of the donors; `rows` are the row numbers of the inputs."""
+        ...
+
+    def matters(self) -> Self:
+        """The same view as one that a model may follow."""
+        ...
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """A view of pictures of at least `smallest` pixels a side; `change(pictures, donors)` gives the changed ones."""
+
+    name: str
+    title: str
+    nuisance: bool
+    change: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
+    smallest: int = 1
+
+    def swap(self, x: Tensor, donors: Tensor, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """The pictures (b, 3, s, s) with the property of the donors: bytes as bytes, numbers in [0, 1] as such."""
+        if x.shape != donors.shape or x.ndim != 4 or x.shape[1] != 3:
+            raise Problem(f"a swap needs RGB pictures of one size, got {tuple(x.shape)} and {tuple(donors.shape)}")
+        if (side := min(x.shape[-2:])) < self.smallest:
+            raise Problem(f"needs pictures of at least {self.smallest} pixels a side, these have {side}")
+        if x.is_floating_point():
+            return (self.change(255 * x, 255 * donors) / 255).clamp(0, 1)
+        return self.change(x.float(), donors.float()).round().clamp(0, 255).to(torch.uint8)
+
+    def matters(self) -> "PictureView":
+        """The same view as one that a model may follow."""
+        return replace(self, nuisance=False)
+
+
+def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...]:
+    """The views, those of these names as ones that a model may follow."""
+    chosen, there = set(names), {view.name for view in views}
+    for name in sorted(chosen - there):
+        raise known("view", name, there)
+    return tuple(view.matters() if view.name in chosen else view for view in views)
+
+
+# --- colour cast ----------------------------------------------------------------------------------------------------
+
+_GAIN = 4.0  # brightness changes by at most this factor: a black donor leaves something to be seen
+_SPREAD = 0.05  # tints that vary less than this count as one tint, so that rounding is never stretched into colour
+
+
+def colour(x: Tensor, donors: Tensor) -> Tensor:
+    """Tints (colours at full brightness) move to the donor's mean and covariance, brightness is scaled to its."""
+    value, tint = x.amax(1, keepdim=True), tints(x)
+    mean, covariance = tint_statistics(x)
+    new_mean, new_covariance = tint_statistics(donors)
+    moved = transport(covariance, new_covariance) @ (tint.flatten(2) - mean) + new_mean
+    moved = moved.clamp(0, 1).view_as(x)
+    gain = (brightness(donors) / brightness(x)).clamp(1 / _GAIN, _GAIN)
+    value = (value * gain).clamp_max(255)
+    return value * moved / moved.amax(1, keepdim=True).clamp_min(1e-3)
+
+
+def brightness(x: Tensor) -> Tensor:
+    """(b, 1, 1, 1) the mean of the pixels' values, each weighted by itself: how bright what is bright is."""
+    value = x.amax(1).flatten(1)
+    return (value.square().sum(1) / value.sum(1).clamp_min(1)).clamp_min(1).view(-1, 1, 1, 1)
+
+
+def tints(x: Tensor) -> Tensor:
+    """(b, 3, h, w) each pixel over its largest channel; white where it is black."""
+    value = x.amax(1, keepdim=True)
+    return torch.where(value > 0, x / value.clamp_min(1), torch.ones_like(x))
+
+
+def tint_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, 3, 1) mean and (b, 3, 3) covariance of the tints, each pixel weighted by its value: black has no tint."""
+    weight, tint = x.amax(1).flatten(1)[:, None], tints(x).flatten(2)
+    total = weight.sum(2, keepdim=True)
+    shares = torch.where(total > 0, weight / total.clamp_min(1e-6), 1 / weight.shape[2])
+    mean = (shares * tint).sum(2, keepdim=True)
+    centred = tint - mean
+    return mean, (shares * centred) @ centred.mT
+
+
+def transport(covariance: Tensor, target: Tensor) -> Tensor:
+    """(b, 3, 3) the smallest linear change that turns one covariance into the other (optimal transport)."""
+    floor = _SPREAD**2 * torch.eye(3, device=covariance.device)
+    root, inverse = root_and_inverse(covariance + floor)
+    middle, _ = root_and_inverse(root @ (target + floor) @ root)
+    return inverse @ middle @ inverse
+
+
+def root_and_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """The symmetric square roots of positive matrices, and the inverses of these."""
+    values, vectors = torch.linalg.eigh(matrices)
+    roots = values.clamp_min(1e-12).sqrt()
+    return (vectors * roots[:, None]) @ vectors.mT, (vectors / roots[:, None]) @ vectors.mT
+
+
+# --- frame, light, detail -------------------------------------------------------------------------------------------
+
+
+def frame(x: Tensor, donors: Tensor) -> Tensor:
+    """The donor's border, a fourteenth of the side wide, around the picture's inside."""
+    wide = max(1, round(min(x.shape[-2:]) / 14))
+    inside = (..., slice(wide, -wide), slice(wide, -wide))
+    mixed = donors.clone()
+    mixed[inside] = x[inside]
+    return mixed
+
+
+def light(x: Tensor, donors: Tensor) -> Tensor:
+    """The lowest band: the slope of the luma becomes the donor's; more of the band would show the donor itself."""
+    height, width = x.shape[-2:]
+    down, across = torch.linspace(-1, 1, height, device=x.device), torch.linspace(-1, 1, width, device=x.device)
+    slopes = torch.stack([down[:, None].expand(height, width), across.expand(height, width)]).flatten(1)
+    slopes = slopes / slopes.norm(dim=1, keepdim=True)
+    difference = (luma(donors) - luma(x)).flatten(1)
+    tilt: Tensor = (difference @ slopes.T @ slopes).view(-1, 1, height, width)
+    return x + tilt
+
+
+def luma(x: Tensor) -> Tensor:
+    """(b, 1, h, w) brightness as the eye weighs the channels (ITU-R 601)."""
+    return (x * x.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+
+
+def detail(x: Tensor, donors: Tensor) -> Tensor:
+    """The highest band: all waves shorter than about three pixels are the donor's."""
+    height, width = x.shape[-2:]
+    down, across = torch.fft.fftfreq(height, device=x.device), torch.fft.rfftfreq(width, device=x.device)
+    fine = torch.hypot(down[:, None], across) > HIGH
+    mixed = torch.where(fine, torch.fft.rfft2(donors), torch.fft.rfft2(x))
+    result: Tensor = torch.fft.irfft2(mixed, s=(height, width))
+    return result
+
+
+HIGH = 0.3  # waves per pixel; 0.5 is the finest that a picture can hold
+
+
+# --- statistics of blocks -------------------------------------------------------------------------------------------
+
+
+def block_energies(size: int, lowest: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """A change that gives every frequency (u, v) of size x size blocks, u + v >= lowest, the donor's energy.
+
+    Energies are means over all blocks, so the layout stays. Where the donor has less, the picture's coefficients
+    shrink; where it has more, the donor's own, from half a picture away, are added: a pattern arrives, no shape does.
+    """
+
+    def change(x: Tensor, donors: Tensor) -> Tensor:
+        own, other = to_blocks(x, size), to_blocks(donors, size)
+        has, wants = (each.square().mean((2, 3), keepdim=True) for each in (own, other))
+        shrink = (wants / has.clamp_min(1e-6)).sqrt().clamp_max(1)
+        fill = ((wants - has).clamp_min(0) / wants.clamp_min(1e-6)).sqrt()
+        far = other.roll((own.shape[2] // 2, own.shape[3] // 2), (2, 3))
+        order = torch.arange(size, device=x.device)
+        mixed = torch.where(order[:, None] + order >= lowest, own * shrink + far * fill, own)
+        return from_blocks(mixed, x.shape[-2], x.shape[-1])
+
+    return change
+
+
+@cache
+def cosines(size: int) -> Tensor:
+    """(size, size) the orthonormal cosine transform, one frequency per row."""
+    order = torch.arange(size, dtype=torch.float64)
+    waves = torch.cos(math.pi * (2 * order + 1) * order[:, None] / (2 * size)) * math.sqrt(2 / size)
+    waves[0] /= math.sqrt(2)
+    return waves.float()
+
+
+def to_blocks(x: Tensor, size: int) -> Tensor:
+    """(b, c, rows, columns, size, size) cosine coefficients of the blocks; the last row and column are repeated."""
+    below, right = -x.shape[-2] % size, -x.shape[-1] % size
+    x = F.pad(x, (0, right, 0, below), mode="replicate")
+    x = x.unfold(2, size, size).unfold(3, size, size)
+    waves = cosines(size).to(x)
+    return waves @ x @ waves.T
+
+
+def from_blocks(coefficients: Tensor, height: int, width: int) -> Tensor:
+    """The pictures (b, c, height, width) that have these coefficients."""
+    waves = cosines(coefficients.shape[-1]).to(coefficients)
+    x = (waves.T @ coefficients @ waves).transpose(3, 4)
+    return x.flatten(4, 5).flatten(2, 3)[..., :height, :width]
+
+
+VIEWS: tuple[PictureView, ...] = (
+    PictureView("colour", "colour cast", True, colour),
+    PictureView("frame", "frame", True, frame, smallest=8),
+    PictureView("low-band", "slope of light (lowest band)", True, light, smallest=8),
+    PictureView("high-band", "fine detail (highest band)", True, detail, smallest=8),
+    PictureView("compression", "compression", True, block_energies(8, 7), smallest=8),
+    PictureView("texture", "patch texture", True, block_energies(8, 3), smallest=8),
+)

@@ -1,0 +1,257 @@
+"""audit, debias, predict, clean: a person's own data."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from debiaser.cli import app as options
+from debiaser.cli.app import app
+from debiaser.errors import Misuse, Problem, known
+
+VERDICTS = ("biased", "cannot-tell", "no-evidence")
+REDACTIONS = ("paths", "images")
+NAMED = 3  # exit code: the verdict is one that --fail-if names
+
+Source = Annotated[
+    str, typer.Argument(help="An image folder class/*.jpg, a CSV or Parquet file, or a Hugging Face dataset.")
+]
+Label = Annotated[str | None, typer.Option(help="Column with the labels.")]
+Image = Annotated[str | None, typer.Option(help="Column with paths of pictures.")]
+Text = Annotated[str | None, typer.Option(help="Column with texts.")]
+Group = Annotated[str | None, typer.Option(help="Column with a known bias attribute: for evaluation only.")]
+SplitColumn = Annotated[str | None, typer.Option("--split", help="Column with train, valid or test.")]
+Unit = Annotated[str | None, typer.Option(help="Column whose rows stay together: patient, store, video.")]
+Backbone = Annotated[str | None, typer.Option(help="A transformers model, by name or folder, for frozen features.")]
+Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not a head on its features.")]
+Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
+Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
+InSample = Annotated[bool, typer.Option("--in-sample", help="Plain PGD scores: by a model trained on these rows.")]
+Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
+Confirmed = Annotated[Path | None, typer.Option(help="The CSV that the page saved: what you marked in it.")]
+Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
+FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
+Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
+
+
+@app.command()
+def audit(
+    source: Source,
+    label: Label = None,
+    image: Image = None,
+    text: Text = None,
+    group: Group = None,
+    split: SplitColumn = None,
+    unit: Unit = None,
+    probs: Annotated[Path | None, typer.Option(help="Probabilities (n, classes) of your own model, .npy.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Features (n, h) that enter its last layer, .npy.")] = None,
+    backbone: Backbone = None,
+    finetune: Finetune = False,
+    seeds: Seeds = 0,
+    workers: Workers = 0,
+    epochs: options.Epochs = None,
+    in_sample: InSample = False,
+    matters: Matters = "",
+    confirmed: Confirmed = None,
+    redact: Redact = "",
+    fail_if: FailIf = "",
+    baseline: Baseline = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the scores.")] = Path("debiaser-audit"),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
+    from debiaser.auditing import entry
+    from debiaser.data.own import Columns
+
+    failing = checked_verdicts(fail_if, baseline)
+    columns = Columns(label, image, text, group, split, unit)
+    with reporting(quiet) as listener:
+        request = entry.Request(
+            columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
+            names(matters), confirmed, redact=redactions(redact), out=out, listener=listener,
+        )  # fmt: skip
+        if probs is not None:
+            findings = entry.audit_answers(source, read_array(probs), features and read_array(features), request)
+        elif features is not None:
+            raise Misuse("--features needs --probs: the probabilities of the same model")
+        else:
+            findings = entry.audit_source(source, request)
+    show(findings, as_json)
+    finish(findings, failing)
+
+
+@app.command()
+def debias(
+    source: Source,
+    label: Label = None,
+    image: Image = None,
+    text: Text = None,
+    group: Group = None,
+    split: SplitColumn = None,
+    unit: Unit = None,
+    backbone: Backbone = None,
+    finetune: Finetune = False,
+    seeds: Seeds = 0,
+    workers: Workers = 0,
+    epochs: options.Epochs = None,
+    in_sample: InSample = False,
+    matters: Matters = "",
+    confirmed: Confirmed = None,
+    max_cost: Annotated[float, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = 2.0,
+    redact: Redact = "",
+    fail_if: FailIf = "",
+    baseline: Baseline = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("debiaser-debias"),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Audit, then train the controls and the debiased model, prove the difference, export the model."""
+    from debiaser.auditing import entry
+    from debiaser.data.own import Columns
+
+    failing = checked_verdicts(fail_if, baseline)
+    columns = Columns(label, image, text, group, split, unit)
+    with reporting(quiet) as listener:
+        request = entry.Request(
+            columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
+            names(matters), confirmed, max_cost, redactions(redact), out, listener,
+        )  # fmt: skip
+        findings = entry.debias_source(source, request)
+    show(findings, as_json)
+    finish(findings, failing)
+
+
+@app.command()
+def predict(
+    model_dir: Annotated[Path, typer.Argument(help="The folder of an exported model.")],
+    inputs: Annotated[list[str], typer.Argument(help="Files, a folder, or a CSV.")],
+    image: Image = None,
+    text: Text = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Labels and probabilities from an exported model."""
+    from debiaser.auditing.prediction import predict_inputs
+    from debiaser.cli.runs import print_json
+
+    with reporting(quiet) as listener:
+        answered, unreadable = predict_inputs(model_dir, inputs, image, text, listener)
+    for name, reason in unreadable:
+        typer.echo(f"debiaser: left out {name}: {reason}", err=True)
+    if as_json:
+        print_json({"predictions": answered, "unreadable": [{"input": n, "reason": r} for n, r in unreadable]})
+        return
+    for each in answered:
+        best = max(each["probabilities"].values())
+        typer.echo(f"{each['input']}\t{each['label']}\t{best:.4f}")
+
+
+@app.command()
+def clean(as_json: options.Json = False) -> None:
+    """Remove caches: pixels, features and models of audits; raw data sets and results stay."""
+    from debiaser.auditing.caches import remove_caches
+    from debiaser.cli.runs import print_json
+
+    freed = remove_caches()
+    if as_json:
+        print_json({"freed_bytes": freed})
+    else:
+        typer.echo(f"Removed {freed / 1e6:,.1f} MB of cached pixels, features and models.")
+
+
+class reporting:  # noqa: N801
+    """Progress for as long as it is open."""
+
+    def __init__(self, quiet: bool) -> None:
+        from debiaser.cli.console import reporter
+
+        self.reporter = reporter(quiet)
+
+    def __enter__(self) -> Any:
+        return self.reporter
+
+    def __exit__(self, *_: object) -> None:
+        self.reporter.close()
+
+
+def at_least(number: int) -> int:
+    """A count that was given, or 0 for the default."""
+    if number < 0:
+        raise Misuse(f"--seeds and --workers must be at least 1, got {number}")
+    return number
+
+
+def names(listed: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
+
+
+def redactions(listed: str) -> frozenset[str]:
+    """What is left out of the page."""
+    for name in names(listed):
+        if name not in REDACTIONS:
+            raise known("redaction", name, REDACTIONS)
+    return frozenset(names(listed))
+
+
+def checked_verdicts(listed: str, baseline: Path | None) -> tuple[str, ...]:
+    """The verdicts that fail, less the one that the baseline already had."""
+    failing = names(listed)
+    for name in failing:
+        if name not in VERDICTS:
+            raise known("verdict", name, VERDICTS)
+    if baseline is None:
+        return failing
+    import json
+
+    try:
+        before = json.loads(baseline.read_text())["verdict"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Problem(f"cannot read a verdict from {baseline}: give the audit.json of an earlier audit") from error
+    return tuple(name for name in failing if name != str(before).replace(" ", "-"))
+
+
+def read_array(path: Path) -> Any:
+    """The array in an `.npy` file."""
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Problem(f"cannot read {path} as an array: {error}; save it with numpy.save") from error
+
+
+def show(findings: Any, as_json: bool) -> None:
+    """The findings in words, the model that was examined first; or as one JSON object."""
+    from debiaser.cli.runs import print_json
+
+    if as_json:
+        hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out")
+        print_json({name: value for name, value in findings.summary.items() if name not in hidden})
+        return
+    typer.echo(f"Examined: {findings.summary['examined']}")
+    typer.echo(f"Verdict: {findings.verdict}")
+    for reason in findings.reasons:
+        typer.echo(f"  {reason}")
+    for trouble in findings.summary["health"]["findings"]:
+        typer.echo(f"  {trouble['what']} {trouble['why']} {trouble['do']}")
+    for note in findings.summary["notes"]:
+        typer.echo(f"  {note}")
+    if findings.summary.get("repair"):
+        typer.echo(findings.summary["repair"]["sentence"])
+        typer.echo(f"The model: {Path(findings.summary['model_dir']).resolve()}")
+    if findings.page is not None:
+        typer.echo(f"The page: {findings.page.resolve()}")
+
+
+def finish(findings: Any, failing: tuple[str, ...]) -> None:
+    """Exit code 3 where the verdict is one that was named."""
+    if findings.verdict.replace(" ", "-") in failing:
+        typer.echo(f"debiaser: the verdict '{findings.verdict}' is one that --fail-if names", err=True)
+        raise typer.Exit(NAMED)

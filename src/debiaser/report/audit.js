@@ -1,0 +1,182 @@
+"use strict";
+// All that comes from the data enters the page as text nodes, attributes of our own names, or data URIs of pictures.
+const data = JSON.parse(document.getElementById("data").textContent);
+const find = (name) => document.getElementById(name);
+const KIND_WORDS = {
+  aligned: "follows the rule", conflicting: "goes against it", mislabelled: "likely mislabelled",
+  unsure: "unsure", unreadable: "unreadable",
+};
+const make = (tag, attributes, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined).map((child) =>
+    child instanceof Node ? child : String(child)));
+  return element;
+};
+const cell = (name, place) => data.rows[name][place];
+const className = (index) => data.names[index] || "–";
+const percent = (share) => {
+  if (share > 0 && share < 0.01) return "<1%";
+  return share < 1 && share > 0.99 ? ">99%" : Math.round(share * 100) + "%";
+};
+const kindOf = (place) => data.kinds[cell("kind", place)];
+const titleOf = (place) => (data.redacted ? "row " : "") + cell("id", place);
+const describe = (place) => {
+  const parts = ["labelled " + className(cell("label", place)), "easy model says " + className(cell("predicted", place)),
+    KIND_WORDS[kindOf(place)], titleOf(place)];
+  return parts.join(", ");
+};
+
+const stack = (sample) => {
+  const pictures = make("span", { class: "stack" }, make("img", { src: sample.src, alt: "" }));
+  for (const model of ["easy", "debiased"]) {
+    if (sample["heat_" + model]) pictures.append(make("img", { class: "heat heat-" + model, src: sample["heat_" + model], alt: "" }));
+  }
+  return pictures;
+};
+const colouredWords = (words, model) => {
+  const line = make("span", { class: "words-" + model });
+  for (const [word, weight] of words) {
+    const part = make("span", Math.abs(weight) < 0.05 ? {} : { class: weight < 0 ? "word contrary" : "word" }, word);
+    part.style.setProperty("--weight", Math.abs(weight));
+    line.append(part, " ");
+  }
+  return line;
+};
+const prose = (sample, kind, look) => {
+  const held = ["easy", "debiased"].filter((model) => look && sample["words_" + model]);
+  const text = make("span", { class: [kind, ...held.map((model) => "has-" + model)].join(" ") });
+  text.append(make("span", { class: "words-plain" }, sample.text));
+  for (const model of held) text.append(colouredWords(sample["words_" + model], model));
+  return text;
+};
+
+// A sample as a button: Enter or a click enlarges it, letters mark it.
+const card = (place, caption, look) => {
+  const sample = data.samples[place];
+  const words = describe(place);
+  const button = make("button", { type: "button", class: "sample", "data-place": place, tabindex: -1, title: words });
+  if (kindOf(place) === "mislabelled") button.classList.add("doubt");
+  if (data.kind === "text") {
+    button.classList.add("prose");
+    button.append(prose(sample, "excerpt", look));
+  } else {
+    button.append(look ? stack(sample) : make("img", { src: sample.src, alt: words }));
+  }
+  if (look && data.kind !== "text") button.setAttribute("aria-label", words);
+  if (caption) button.append(make("span", { class: "caption" }, caption));
+  return button;
+};
+const cardList = (places, kind, caption, look) => {
+  const list = make("ul", { class: kind, "data-group": "" });
+  for (const place of places) list.append(make("li", {}, card(place, caption && caption(place), look)));
+  if (list.querySelector(".sample")) list.querySelector(".sample").tabIndex = 0;
+  return list;
+};
+const listKind = (columns) => data.kind === "text" ? "prose-list" + (columns ? " columns" : "") : "thumbnails";
+const saysOf = (place) => "says " + className(cell("predicted", place));
+
+const drawGalleries = (home) => {
+  if (Math.max(...data.galleries.map((one) => one.class.length)) <= 3) home.classList.add("short-names");
+  home.append(make("div", { class: "gallery-head", "aria-hidden": "true" }, make("span"), make("span", {}, "Typical"),
+    make("span", {}, "Going against the easy rule")));
+  for (const one of data.galleries) {
+    const side = (title, places, caption) => make("div", {}, make("p", { class: "side" }, title),
+      places.length ? cardList(places, listKind(), caption) : make("p", { class: "quiet" }, "none found"));
+    home.append(make("div", { class: "gallery-row" }, make("h3", {}, one.class), side("Typical", one.typical),
+      side("Going against the easy rule", one.against, saysOf)));
+  }
+};
+const odds = (place, model) => {
+  const told = data.samples[place][model];
+  if (!told) return null;
+  const list = make("ul", { class: "odds" });
+  for (const [index, probability] of told.slice(0, 2)) {
+    list.append(make("li", { class: index === cell("label", place) ? "is-label" : null },
+      make("span", {}, className(index)), make("span", {}, percent(probability))));
+  }
+  return list;
+};
+const drawTriplets = (home) => {
+  for (const places of data.triplets) {
+    const [row, , other] = places.map((place) => className(cell("label", place)));
+    const titles = ["Labelled " + row, "A typical " + row, "A typical " + other];
+    const box = make("div", { class: data.kind === "text" ? "triplet of-texts" : "triplet", "data-group": "" });
+    places.forEach((place, number) => {
+      const one = card(place);
+      one.tabIndex = number ? -1 : 0;
+      box.append(make("div", {}, make("h3", {}, titles[number]), one,
+        data.samples[place].easy ? make("p", { class: "side-note quiet" }, "easy model") : null, odds(place, "easy"),
+        number === 0 && data.samples[place].debiased ? make("p", { class: "side-note quiet" }, "debiased model") : null,
+        number === 0 ? odds(place, "debiased") : null));
+    });
+    home.append(box);
+  }
+};
+const drawStrips = () => {
+  for (const home of document.querySelectorAll(".strips")) {
+    for (const strip of data.swaps[home.dataset.view]) {
+      const line = make("div", { class: "strip" });
+      ["original", "taken from", "swapped"].forEach((title, number) => line.append(make("figure", {},
+        make("img", { src: strip.pictures[number], alt: title }),
+        make("figcaption", {}, title, make("br"), "says ", make("b", {}, strip.answers[number])))));
+      home.append(line);
+    }
+  }
+};
+const draw = (name, paint) => {
+  const home = find(name);
+  if (home) paint(home);
+};
+document.body.classList.add(data.tiny ? "tiny" : "smooth");
+draw("gallery-list", drawGalleries);
+draw("triplet-list", drawTriplets);
+draw("mislabelled-list", (home) => home.append(cardList(data.mislabelled, listKind(true), (place) =>
+  className(cell("label", place)) + "?")));
+draw("look-list", (home) => home.append(cardList(data.looks, data.kind === "text" ? "prose-list columns" : "look-grid",
+  (place) => "labelled " + className(cell("label", place)) + ", " + saysOf(place), true)));
+draw("sheet-list", (home) => home.append(cardList(data.sheet, "thumbnails", (place) => className(cell("label", place)))));
+drawStrips();
+
+// Toggles over a group of samples: the easy model, the debiased one, or the sample alone.
+const setLook = (home, filters, look) => {
+  home.dataset.shows = look;
+  for (const one of filters.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one.dataset.look === look));
+};
+const offerLooks = (home, filters, samples) => {
+  const has = (model) => samples.some((sample) => sample && (sample["heat_" + model] || sample["words_" + model]));
+  filters.querySelector("[data-look=easy]").hidden = !has("easy");
+  filters.querySelector("[data-look=debiased]").hidden = !has("debiased");
+  filters.hidden = !has("easy") && !has("debiased");
+  setLook(home, filters, has("easy") ? "easy" : has("debiased") ? "debiased" : "plain");
+};
+for (const filters of document.querySelectorAll(".looks")) {
+  const home = filters.parentElement.id === "dialog-look" ? find("dialog-body") : find("look-list");
+  filters.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) setLook(home, filters, button.dataset.look);
+  });
+  if (home.id === "look-list") offerLooks(home, filters, data.looks.map((place) => data.samples[place]));
+}
+draw("reading", (reading) => {
+  const read = (event) => {
+    const one = event.target.closest && event.target.closest(".gallery .sample");
+    if (one) reading.textContent = describe(one.dataset.place);
+  };
+  document.addEventListener("focusin", read);
+  document.addEventListener("pointerover", read);
+});
+draw("copy", (button) => {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(find("snippet").textContent);
+    } catch {
+      getSelection().selectAllChildren(find("snippet"));
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+  });
+});

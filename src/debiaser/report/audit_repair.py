@@ -1,0 +1,99 @@
+"""What training against the shortcut brought, as rows of a table and sentences."""
+
+from typing import Any
+
+from debiaser.report.audit_words import interval, p_words, value_of
+from debiaser.report.runs import number
+from debiaser.report.tables import count, spread
+
+Part = dict[str, Any]
+SIDES = (("before", "before"), ("controls", "control"), ("after", "after"))
+
+
+def repair(findings: Part) -> Part | None:
+    """The models before and after and their controls; None where nothing was trained."""
+    content = findings.get("repair")
+    if not content:
+        return None
+    models = [
+        (name, role, numbers) for side, role in SIDES for name, numbers in _named(content.get(side) or {}, role).items()
+    ]
+    return {
+        "helped": bool(content.get("helped")),
+        "sentence": str(content.get("sentence") or ""),
+        "seeds": _seeds(content.get("seeds")),
+        "samples_seen": count(number(content.get("samples_seen"))),
+        "tests": _tests(content.get("test") or {}),
+        "rows": [
+            {"name": name, "role": role} | {key: _cell(numbers.get(key)) for key in ("overall", "easy_misses")}
+            for name, role, numbers in models
+        ],
+        "tables": [table for table in (_table(models, *kind) for kind in KINDS) if table],
+        "cost": _cost(content.get("cost") or {}),
+    }
+
+
+KINDS = (("per_class", "Per class"), ("groups", "Per group"))
+
+
+def _named(side: Part, role: str) -> dict[str, Part]:
+    """The models of one side by name; a lone model may stand there without one."""
+    return {role: side} if "overall" in side else side
+
+
+def _seeds(seeds: Any) -> str:
+    number_of = len(seeds) if isinstance(seeds, list) else number(seeds)
+    return count(number_of) if number_of is not None else ""
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return spread(number(value.get("mean")), number(value.get("sd")))
+    return spread(number(value), None)
+
+
+def _table(models: list[tuple[str, str, Part]], key: str, title: str) -> Part | None:
+    """One line per class or group, one column per model."""
+    names = list(dict.fromkeys(name for _, _, numbers in models for name in numbers.get(key) or {}))
+    if not names:
+        return None
+    rows = [(name, [_cell((numbers.get(key) or {}).get(name)) for _, _, numbers in models]) for name in names]
+    return {"title": title, "models": [name for name, _, _ in models], "rows": rows}
+
+
+def _tests(test: Part) -> list[str]:
+    """The difference on all rows, and on those that the easy model misses where that was tested."""
+    there = test.get("easy_misses")
+    told = [_test(test)]
+    if isinstance(there, dict):
+        told.append(_test({"on": "rows the easy model misses", **there}))
+    return [sentence for sentence in told if sentence]
+
+
+def _test(test: Part) -> str:
+    """The difference with its uncertainty, as one sentence."""
+    difference = number(test.get("difference"))
+    if difference is None:
+        return ""
+    bounds = [number(bound) for bound in test.get("interval") or []]
+    parts = []
+    if len(bounds) == 2 and None not in bounds:
+        parts.append(f"95% interval {bounds[0]:+.1f} to {bounds[1]:+.1f}")
+    parts += [text for text in (p_words(test.get("p")),) if text]
+    units = number(test.get("units"))
+    if units is not None:
+        parts.append(f"{count(units)} units")
+    where = f" on {test['on']}" if test.get("on") else ""
+    detail = f" ({', '.join(parts)})" if parts else ""
+    return f"Difference{where}: {difference:+.1f} points{detail}."
+
+
+def _cost(cost: Part) -> list[tuple[str, str]]:
+    """What it costs elsewhere, name by name; estimates with their interval."""
+    told = []
+    for name, content in cost.items():
+        value = value_of(content)
+        between = interval(content, lambda bound: f"{bound:.3g}")
+        text = str(content) if value is None else f"{value:.3g}" + (f", {between}" if between else "")
+        told.append((str(name).replace("_", " "), text))
+    return told

@@ -1,0 +1,198 @@
+"""The findings of an audit in plain sentences and numbers, as plain dicts that the template only has to lay out.
+
+Accuracies, error rates, `follows` and `chance` are in percent, excesses in points, shares between 0 and 1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from debiaser.report import audit_figures as figures
+from debiaser.report.runs import number
+from debiaser.report.tables import count
+from debiaser.report.words import part, percent
+
+Part = dict[str, Any]
+VERDICTS = {
+    "biased": ("found", "A shortcut was found"),
+    "no evidence": ("none", "No evidence of a shortcut"),
+    "cannot tell": ("unclear", "These data cannot tell whether there is a shortcut"),
+}
+# Words that lose their capital after a colon; others may be names.
+PLAIN = frozenset({"a", "all", "an", "each", "every", "fewer", "in", "it", "most", "no", "none", "one", "the", "this"})
+FEW_LISTED, MOST_LISTED, LONGEST = 8, 200, 500
+MOST_SUSPECTS, MOST_VALUES, MOST_NEVER = 40, 50, 4
+
+
+def headline(findings: Part) -> Part:
+    """The verdict as a sentence, and the other reasons."""
+    kind, words = VERDICTS.get(str(findings.get("verdict")), ("unclear", str(findings.get("verdict"))))
+    reasons = [str(reason) for reason in findings.get("reasons") or []]
+    first = reasons[0] if reasons else ""
+    told = f"{words}: {_lowered(first)}" if first else f"{words}."
+    if first.lower().startswith(words.lower()):
+        told = first
+    return {"kind": kind, "headline": told, "reasons": reasons[1:]}
+
+
+def _lowered(sentence: str) -> str:
+    first = sentence.split(" ", 1)[0]
+    return sentence[:1].lower() + sentence[1:] if first.lower() in PLAIN else sentence
+
+
+def value_of(estimate: Any) -> float | None:
+    """The number in an estimate, or a number that stands for itself."""
+    return number(estimate.get("value")) if isinstance(estimate, dict) else number(estimate)
+
+
+def interval(estimate: Any, words: Any) -> str:
+    """`between 0.8% and 1.7%`, or nothing where no interval is known."""
+    if not isinstance(estimate, dict):
+        return ""
+    low, high = number(estimate.get("low")), number(estimate.get("high"))
+    return f"between {words(low)} and {words(high)}" if low is not None and high is not None else ""
+
+
+def tiles(findings: Part) -> list[Part]:
+    """The big numbers with what they mean."""
+    things = noun(findings)
+    total = number(findings.get("n")) or 0.0
+    health = findings.get("health") or {}
+    shown = [
+        (findings.get("conflicting_share"), part, f"of the {things} go against the easy rule"),
+        (findings.get("mislabelled_share"), part, f"of the {things} are likely mislabelled"),
+        (findings.get("effective_sample_size"), count, f"{things} of {count(total)} would carry a training against it"),
+        (health.get("easy_accuracy"), percent, "accuracy of the easy rule alone"),
+        (health.get("plain_accuracy"), percent, "accuracy of a plain model"),
+    ]
+    result = []
+    for estimate, words, meaning in shown:
+        value = value_of(estimate)
+        if value is not None:
+            method = str(estimate.get("method") or "") if isinstance(estimate, dict) else ""
+            text = {"value": words(value), "words": meaning, "method": method}
+            result.append(text | {"interval": interval(estimate, words)})
+    return result
+
+
+def noun(findings: Part) -> str:
+    """What the samples are."""
+    return "texts" if findings.get("kind") == "text" else "pictures"
+
+
+def views(findings: Part) -> list[Part]:
+    """How far the model follows each property that was swapped, strongest first."""
+    result = []
+    for view in findings.get("views") or []:
+        follows, chance = number(view.get("follows")) or 0.0, number(view.get("chance")) or 0.0
+        excess = view.get("excess") or {}
+        low, high = number(excess.get("low")), number(excess.get("high"))
+        whisker = [None if bound is None else chance + bound for bound in (low, high)]
+        title = str(view.get("title") or view.get("name"))
+        entry: Part = {"name": str(view.get("name")), "title": title[:1].upper() + title[1:]}
+        entry |= {"follows": percent(follows), "chance": percent(chance), "excess": _points(excess)}
+        entry |= {"p": p_words(view.get("p")), "rows": count(number(view.get("rows")))}
+        entry |= {"nuisance": bool(view.get("nuisance")), "bar": figures.bar(follows, chance, *whisker)}
+        result.append((follows - chance, entry))
+    return [entry for _, entry in sorted(result, key=lambda pair: -pair[0])]
+
+
+def _points(estimate: Part) -> str:
+    value = value_of(estimate)
+    if value is None:
+        return ""
+    between = interval(estimate, lambda bound: f"{bound:+.1f}")
+    return f"{value:+.1f} points beyond chance" + (f", {between}" if between else "")
+
+
+def p_words(value: Any) -> str:
+    """`p = 0.03`, or nothing."""
+    p = number(value)
+    if p is None:
+        return ""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def suspects(findings: Part) -> list[Part]:
+    """The columns that give the label away, those flagged first."""
+    result = []
+    for entry in findings.get("suspects") or []:
+        accuracy, chance = number(entry.get("balanced_accuracy")) or 0.0, number(entry.get("chance")) or 0.0
+        values = [
+            {"value": str(value.get("value")) or "(empty)", "n": count(number(value.get("n")))}
+            | {"error": percent(number(value.get("error_rate")) or 0.0)}
+            for value in (entry.get("values") or [])[:MOST_VALUES]
+        ]
+        told = {"column": str(entry.get("column")), "flagged": bool(entry.get("flagged")), "values": values}
+        told |= {"accuracy": percent(accuracy), "chance": percent(chance), "bar": figures.bar(accuracy, chance)}
+        told |= {"p": p_words(entry.get("p")), "q": p_words(entry.get("q")).replace("p ", "q ")}
+        never = [f"“{cell['value']}” never goes with label “{cell['label']}”" for cell in entry.get("empty") or []]
+        told["never"] = never[:MOST_NEVER] + (
+            [f"and {len(never) - MOST_NEVER} more"] if len(never) > MOST_NEVER else []
+        )
+        result.append(((not told["flagged"], chance - accuracy), told))
+    return [told for _, told in sorted(result, key=lambda pair: pair[0])[:MOST_SUSPECTS]]
+
+
+def classes(findings: Part) -> list[Part]:
+    """The classes with their sizes and how far the easy rule alone gets."""
+    result = []
+    for entry in findings.get("classes") or []:
+        easy = number(entry.get("easy_accuracy"))
+        told = {"name": str(entry["name"]), "n": count(number(entry.get("n")))}
+        told |= {"easy": "–" if easy is None else percent(easy), "bar": figures.bar(easy or 0.0)}
+        result.append(told)
+    return result
+
+
+def scores_figure(findings: Part) -> Part | None:
+    """The histogram of the scores and its legend."""
+    drawn = findings.get("histogram") or {}
+    edges, everything, missed = (drawn.get(name) or [] for name in ("edges", "all", "easy_wrong"))
+    if len(edges) < 2 or len(everything) != len(edges) - 1 or len(missed) != len(everything) or not sum(everything):
+        return None
+    things = noun(findings)
+    legend = [
+        ("all", f"all {things} ({count(sum(everything))})"),
+        ("missed", f"those that the easy model misses ({count(sum(missed))})"),
+    ]
+    alt = "Histogram of the scores: " + "; ".join(text for _, text in legend)
+    return {"svg": figures.histogram(edges, everything, missed, alt), "legend": legend}
+
+
+def plane_figure(data: Part) -> Part | None:
+    """The samples shown, by what both models give to their label; None without a debiased model."""
+    points = []
+    for place, sample in data["samples"].items():
+        if "label_easy" in sample and "label_debiased" in sample:
+            kind = data["kinds"][data["rows"]["kind"][place]]
+            points.append((sample["label_easy"], sample["label_debiased"], kind))
+    if not points:
+        return None
+    alt = f"Probability of the label for {len(points)} samples: easy model across, debiased model up"
+    easy, debiased, kinds = zip(*points, strict=True)
+    return {"svg": figures.plane(easy, debiased, kinds, alt), "n": count(len(points)), "kinds": sorted(set(kinds))}
+
+
+def listing(entries: Sequence[Part]) -> Part:
+    """A list that folds when it is long and ends where it would swamp the page."""
+    more, told = max(len(entries) - MOST_LISTED, 0), entries[:MOST_LISTED]
+    return {
+        "n": count(len(entries)),
+        "entries": [{"name": str(entry["id"])[:LONGEST], "reason": str(entry["reason"])[:LONGEST]} for entry in told],
+        "more": count(more) if more else "",
+        "folded": len(told) > FEW_LISTED,
+    }
+
+
+def duplicates(findings: Part) -> Part:
+    """Groups of samples that are (nearly) the same, those that straddle a split first."""
+    groups = sorted(findings.get("duplicates") or [], key=lambda entry: not entry.get("across"))
+    told = [
+        {
+            "id": " = ".join(map(str, entry["ids"][:6])) + (" …" if len(entry["ids"]) > 6 else ""),
+            "reason": "on both sides of a split" if entry.get("across") else "",
+        }
+        for entry in groups
+    ]
+    across = sum(bool(entry.get("across")) for entry in groups)
+    return listing(told) | {"across": count(across) if across else ""}

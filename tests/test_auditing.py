@@ -1,0 +1,203 @@
+"""The machinery of an audit: jobs that are found again, models that never saw what they judge, kinds, intervals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from debiaser.auditing.crew import run
+from debiaser.auditing.estimates import resampled_means, share
+from debiaser.auditing.health import above_chance, check
+from debiaser.auditing.jobs import Answers, Job, read_answers, read_job
+from debiaser.auditing.kinds import judging_weights, mislabelled, name_kinds
+from debiaser.auditing.material import Material, of_steps
+from debiaser.auditing.scoring import Desk, easy_models
+from debiaser.data.split import Benchmark
+from debiaser.errors import Problem
+from debiaser.learn.engine import Silence
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import effective_sample_size
+
+ROWS = 120
+
+
+@pytest.fixture
+def material(tmp_path: Path, benchmark_digits: Benchmark) -> Material:
+    """The pixels of some coloured digits."""
+    pixels = (benchmark_digits.train.read(torch.arange(ROWS)) * 255).round().to(torch.uint8)
+    np.save(tmp_path / "pixels.npy", pixels.numpy())
+    return Material(tmp_path / "pixels.npy", benchmark_digits.classes, "some digits")
+
+
+@pytest.fixture
+def labels(benchmark_digits: Benchmark) -> np.ndarray:
+    return benchmark_digits.train.y[:ROWS].numpy()
+
+
+def make_job(material: Material, y: np.ndarray, **changes: object) -> Job:
+    plan = {"name": "easy", "material": material, "y": y, "train": np.arange(80), "ask": np.arange(80, ROWS)}
+    return Job(**{**plan, "recipe": Recipe(epochs=1, batch_size=16, lr=0.02), "alpha": 0.7, **changes})  # type: ignore[arg-type]
+
+
+def test_a_job_read_back_is_the_same_job(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
+    job = make_job(material, labels, weight=np.linspace(1, 2, 80), augment=material.augment, start="another")
+    assert read_job(job.write(tmp_path)).key == job.key
+
+
+def test_every_thing_that_decides_the_outcome_is_in_the_key(material: Material, labels: np.ndarray) -> None:
+    job = make_job(material, labels)
+    others = [
+        make_job(material, labels, seed=1),
+        make_job(material, labels, alpha=None),
+        make_job(material, labels, weight=np.ones(80)),
+        make_job(material, labels, train=np.arange(79)),
+        make_job(material, np.roll(labels, 1)),
+        make_job(material, labels, recipe=Recipe(epochs=2, batch_size=16, lr=0.02)),
+    ]
+    assert len({job.key, *(other.key for other in others)}) == 7
+
+
+def test_answers_score_by_the_gradient_of_the_last_layer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, weight = torch.randn(5, 7, generator=generator), torch.randn(3, 7, generator=generator)
+    y = torch.tensor([0, 1, 2, 0, 1])
+    weight.requires_grad_(True)
+    norms = []
+    for feature, label in zip(features, y, strict=True):
+        loss = torch.nn.functional.cross_entropy((weight @ feature)[None], label[None])
+        norms.append(float(torch.autograd.grad(loss, weight)[0].norm()))
+    said = Answers(np.arange(5), (features @ weight.T).detach().numpy(), features.norm(dim=1).numpy())
+    assert said.gradient_norm(y.numpy()) == pytest.approx(norms, rel=1e-3)
+
+
+def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
+    tmp_path: Path, material: Material, labels: np.ndarray
+) -> None:
+    """A row's label changes nothing about what is said of that row: only other folds' models see it."""
+    fold = np.arange(ROWS) % 3
+    flipped = labels.copy()
+    flipped[0] = (flipped[0] + 1) % 10
+
+    def probability(y: np.ndarray) -> np.ndarray:
+        desk = Desk(material, y, fold, tmp_path / "work", Silence(), epochs=1)
+        return easy_models(desk, 1).probability
+
+    before, after = probability(labels), probability(flipped)
+    mine = fold == fold[0]
+    assert np.array_equal(before[mine], after[mine])
+    assert not np.array_equal(before[~mine], after[~mine])
+
+
+def test_what_is_done_is_not_done_again_and_damage_is_noticed(
+    tmp_path: Path, material: Material, labels: np.ndarray
+) -> None:
+    job = make_job(material, labels)
+    (first,) = run([job], tmp_path, "easy", Silence())
+    model = tmp_path / job.key / "model.safetensors"
+    made = model.stat().st_mtime_ns
+    (second,) = run([job], tmp_path, "easy", Silence())
+    assert model.stat().st_mtime_ns == made and np.array_equal(first.logits, second.logits)
+    answers = tmp_path / job.key / "answers.npz"
+    answers.write_bytes(answers.read_bytes()[:100])
+    assert read_answers(tmp_path / job.key) is None
+    (third,) = run([job], tmp_path, "easy", Silence())
+    assert np.array_equal(first.logits, third.logits)
+
+
+def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
+    jobs = [make_job(material, labels, seed=seed) for seed in range(3)]
+    alone, shared = (
+        run(jobs, tmp_path / "1", "easy", Silence()),
+        run(jobs, tmp_path / "2", "easy", Silence(), workers=2),
+    )
+    for one, other in zip(alone, shared, strict=True):
+        assert np.array_equal(one.logits, other.logits)
+
+
+def test_a_problem_of_a_worker_is_told_and_ends_the_others(
+    tmp_path: Path, material: Material, labels: np.ndarray
+) -> None:
+    bad = make_job(material, labels, recipe=Recipe(epochs=1, batch_size=16, lr=1e30))
+    with pytest.raises(Problem, match="NaN"):
+        run([bad, make_job(material, labels)], tmp_path, "easy", Silence(), workers=2)
+
+
+def test_a_worker_ends_when_nobody_talks_to_it_any_more() -> None:
+    done = subprocess.run([sys.executable, "-m", "debiaser.auditing.crew"], input="", capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == b""
+
+
+def test_intervals_resample_units_not_rows() -> None:
+    """Ten copies of every row do not make an estimate surer."""
+    stream = np.random.default_rng(0)
+    hits = stream.random(200) < 0.3
+    once = share(hits, np.arange(200))
+    copies = share(np.repeat(hits, 10), np.repeat(np.arange(200), 10))
+    assert copies.value == once.value
+    width, copied = once.high - once.low, copies.high - copies.low  # type: ignore[operator]
+    assert copied == pytest.approx(width, rel=0.1)
+    assert width / 2 == pytest.approx(196 * np.sqrt(0.3 * 0.7 / 200), rel=0.15)
+
+
+def test_resampled_means_have_the_mean_and_spread_of_the_mean() -> None:
+    values = np.random.default_rng(1).normal(size=(500, 2))
+    drawn = resampled_means(values, np.arange(500))
+    assert drawn.mean(0) == pytest.approx(values.mean(0), abs=0.01)
+    assert drawn.std(0) == pytest.approx(values.std(0) / np.sqrt(500), rel=0.1)
+
+
+def test_mislabelled_is_the_fixed_point_of_its_definition() -> None:
+    stream = np.random.default_rng(2)
+    judge, easy = (stream.dirichlet(np.ones(4), 50) for _ in range(2))
+    y = stream.integers(0, 4, 50)
+    missed = stream.random(50) < 0.6
+    nu = mislabelled(judge, easy, y, missed)
+    pi = nu[missed].mean()
+    for row in np.flatnonzero(missed):
+        others = [c for c in range(4) if c != y[row]]
+        against = sum(judge[row, c] * easy[row, c] for c in others) / (1 - easy[row, y[row]])
+        expected = pi * against / (pi * against + (1 - pi) * judge[row, y[row]])
+        assert nu[row] == pytest.approx(expected, abs=1e-3)
+    assert not nu[~missed].any()
+
+
+def test_kinds_need_all_seeds() -> None:
+    wrong = np.array([[0.9, 0.9, 0.1, 0.5, 0.0], [0.85, 0.6, 0.15, 0.5, 0.0]])
+    missed = np.array([True, True, True, True, False])
+    named = name_kinds(np.ones(5, bool), missed, wrong)
+    assert list(named) == ["mislabelled", "unsure", "conflicting", "unsure", "aligned"]
+
+
+def test_judging_draws_rest_on_enough_rows(material: Material, labels: np.ndarray, tmp_path: Path) -> None:
+    desk = Desk(material, labels, np.arange(ROWS) % 5, tmp_path, Silence())
+    missed = np.arange(ROWS) < 2
+    weight = judging_weights(desk, missed, np.where(missed, 0.5, 0))
+    assert effective_sample_size(weight / weight.sum()) >= 0.1 * ROWS and weight[missed].sum() > 0
+
+
+def test_health_tells_a_model_that_guesses_from_one_that_knows() -> None:
+    y = np.repeat([0, 1, 2], 100)
+    assert above_chance(y == y, y) == 1 and above_chance(np.zeros(300, int) == y, y) == 0
+    weak = check(y, np.zeros(300, int), np.zeros(300, int), ("a", "b", "c"), "Try a backbone.")
+    assert "hardly better" in weak[0].what and weak[0].do == "Try a backbone."
+    perfect = check(y, y, y, ("a", "b", "c"), "")
+    assert len(perfect) == 1 and "misses only 0" in perfect[0].what
+    collapsed = np.where(y == 2, 1, y)
+    assert any("'c'" in each.what for each in check(y, collapsed, y, ("a", "b", "c"), ""))
+
+
+def test_recipes_take_about_the_steps_that_are_asked() -> None:
+    for rows in (200, 4000, 60_000):
+        recipe = of_steps(rows, 400)
+        assert recipe.epochs in (2, 60) or 200 <= recipe.epochs * rows / recipe.batch_size <= 800
+
+
+def test_a_job_folder_is_plain(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
+    own = make_job(material, labels).write(tmp_path)
+    assert json.loads((own / "job.json").read_text())["alpha"] == 0.7
+    with np.load(own / "job.npz", allow_pickle=False) as arrays:
+        assert set(arrays) == {"y", "train", "ask"}

@@ -1,0 +1,147 @@
+"""Suspects: columns that tell the label are found, imbalance and chance are not, and the counting is its definition."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+from debiaser.auditing.suspects import (
+    FOLDS,
+    MISSING,
+    OTHERS,
+    balanced_accuracies,
+    coded_values,
+    false_discovery_rates,
+    find_suspects,
+    one_of_each,
+)
+
+
+def imbalanced(n: int = 1050, seed: int = 0) -> np.ndarray:
+    """Two classes, 20 to 1."""
+    return (np.random.default_rng(seed).permutation(n) < n / 21).astype(np.int64)
+
+
+def random_columns(n: int, count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    kinds = [
+        lambda: rng.choice(["a", "b", "c"], n, p=[0.7, 0.2, 0.1]),
+        lambda: rng.normal(size=n),
+        lambda: rng.integers(0, 40, n).astype(str),
+        lambda: rng.choice(["large", "small"], n, p=[20 / 21, 1 / 21]),
+    ]
+    return {f"column {each}": kinds[each % 4]() for each in range(count)}
+
+
+def test_imbalance_makes_no_random_column_suspect():
+    for seed in range(3):
+        y = imbalanced(seed=seed)
+        found = find_suspects(random_columns(len(y), 20, seed), y, np.arange(len(y)), y == 1, ["no", "yes"], seed)
+        assert len(found) == 20
+        assert not [each.column for each in found if each.flagged]
+        assert np.mean([each.chance for each in found]) == pytest.approx(50, abs=2)
+
+
+def test_p_is_uniform_by_chance():
+    p = []
+    for seed in range(4):
+        y = imbalanced(seed=seed + 10)
+        columns = random_columns(len(y), 20, seed + 10)
+        p += [each.p for each in find_suspects(columns, y, np.arange(len(y)), y == 1, ["no", "yes"], seed)]
+    assert np.mean(np.array(p) <= 0.1) < 0.2
+    assert 0.35 < np.mean(p) < 0.7
+
+
+def test_telling_columns_are_flagged_among_many_and_their_empty_cells_named():
+    y = imbalanced(2100)
+    rng = np.random.default_rng(1)
+    columns = random_columns(len(y), 60)
+    columns["hospital"] = np.where(y == 1, "north", np.where(rng.random(len(y)) < 0.5, "south", "east"))
+    columns["size"] = rng.normal(size=len(y)) + 2 * y
+    wrong = rng.random(len(y)) < np.where(columns["hospital"] == "east", 0.5, 0.1)
+    found = find_suspects(columns, y, np.arange(len(y)), wrong, ["well", "ill"])
+    flagged = [each for each in found if each.flagged]
+    assert [each.column for each in flagged] == ["hospital", "size"]
+    assert flagged[0].balanced_accuracy == 100
+    assert flagged[0].q < 0.05
+    assert {(cell["value"], cell["label"]) for cell in flagged[0].empty} == {
+        ("north", "well"),
+        ("south", "ill"),
+        ("east", "ill"),
+    }
+    assert "hospital 'north' never goes with label 'well'" in flagged[0].empty_cells()
+    rates = {each["value"]: each["error_rate"] for each in flagged[0].values}
+    east = columns["hospital"] == "east"
+    assert rates["east"] == pytest.approx(100 * wrong[east].mean())
+    assert sum(each["n"] for each in flagged[0].values) == len(y)
+
+
+def test_a_certain_but_tiny_effect_is_not_flagged():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 60_000)
+    weak = np.where(rng.random(60_000) < 0.52, y, 1 - y).astype(str)
+    (found,) = find_suspects({"weak": weak}, y, np.arange(60_000), y == 0, ["a", "b"])
+    assert found.q < 0.01
+    assert not found.flagged
+
+
+def test_rows_of_one_unit_are_no_separate_proof():
+    """30 patients of 20 rows, a column and a label that are both the patient's, unrelated: rows alone would flag it."""
+    rng, flagged = np.random.default_rng(3), []
+    for _ in range(12):
+        unit = np.repeat(np.arange(30), 20)
+        y, column = rng.integers(0, 2, 30)[unit], rng.integers(0, 6, 30).astype(str)[unit]
+        separate, by_unit = (
+            find_suspects({"site": column}, y, each, y == 0, ["a", "b"])[0].flagged for each in (np.arange(600), unit)
+        )
+        flagged.append((separate, by_unit))
+    assert sum(separate for separate, _ in flagged) >= 6
+    assert sum(by_unit for _, by_unit in flagged) <= 2
+    assert np.array_equal(np.sort(unit[one_of_each(unit, 0)]), np.arange(30))
+
+
+def test_balanced_accuracy_is_its_definition():
+    """Against scikit-learn on answers given value by value in a plain loop."""
+    rng = np.random.default_rng(0)
+    y, value, fold = rng.integers(0, 3, 300), rng.integers(0, 4, 300), rng.integers(0, FOLDS, 300)
+    value = np.where(rng.random(300) < 0.4, y, value)
+    said = np.empty(300, int)
+    for number in range(FOLDS):
+        other = fold != number
+        for each in range(4):
+            shares = [
+                ((value == each) & (y == label) & other).sum() / ((y == label) & other).sum() for label in range(3)
+            ]
+            said[(fold == number) & (value == each)] = np.argmax(shares)
+    table = np.zeros((FOLDS * 4, 3), np.int64)
+    np.add.at(table, (fold * 4 + value, y), 1)
+    assert balanced_accuracies(table[None], 4)[0] == pytest.approx(balanced_accuracy_score(y, said))
+
+
+def test_rates_are_benjamini_and_hochbergs():
+    from scipy.stats import false_discovery_control
+
+    p = np.random.default_rng(0).random(40) ** 3
+    assert false_discovery_rates(p) == pytest.approx(false_discovery_control(p))
+    assert false_discovery_rates(np.array([])).shape == (0,)
+
+
+def test_values():
+    code, names = coded_values(np.array([*["a"] * 6, *["b"] * 5, "c", "", "nan"]))
+    assert names == ["a", "b", OTHERS]
+    assert code.tolist() == [0] * 6 + [1] * 5 + [2] * 3
+    numbers = np.append(np.arange(160).astype(float), np.nan)
+    code, names = coded_values(numbers)
+    assert names[-1] == MISSING
+    assert code[-1] == len(names) - 1
+    assert np.bincount(code).tolist() == [10] * 16 + [1]
+    texts, _ = coded_values(numbers.astype(str))
+    assert np.array_equal(texts, code)  # numbers written as text are numbers
+    alone, _ = coded_values(np.arange(100).astype("U9").astype(object) + "x")
+    assert len(np.unique(alone)) == 1  # a name of its own for every row tells nothing
+
+
+def test_constant_columns_and_a_single_class_are_left_out():
+    y = imbalanced(210)
+    assert find_suspects({"same": np.full(210, "x")}, y, np.arange(210), y == 1, ["a", "b"]) == []
+    column = {"c": np.arange(210) % 2}
+    assert find_suspects(column, np.zeros(210, np.int64), np.arange(210), y == 1, ["a"]) == []

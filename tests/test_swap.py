@@ -1,0 +1,256 @@
+"""The swap test against its definition, on models whose reliance is known, and the rules of the verdict."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.reliance import Asked, Design, Reliance, binomial_interval, by_chance, estimates, excesses
+from debiaser.auditing.swap import SwapTest, draw_pairs, swap_test
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health, verdict
+from debiaser.auditing.views import VIEWS, PictureView
+from debiaser.data.partition import units_per_class
+from debiaser.errors import Problem
+
+HEALTHY = Health(skill=0.9, easy_errors=100)
+
+
+def labels(n: int = 600, classes: int = 3, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, classes, n)
+
+
+def answers_that_follow(share: float, design: Design, seed: int = 0) -> Asked:
+    """A model that answers the donor's class in a share of swaps, else its own."""
+    follows = np.random.default_rng(seed).random(len(design.own)) < share
+    other = np.where(follows, design.donor, design.own)
+    return Asked(other, design.own.copy(), np.ones(len(other), bool))
+
+
+def design_of(y: np.ndarray, unit: np.ndarray | None = None) -> Design:
+    pairs = draw_pairs(y, np.ones(len(y), bool), 10_000, 0)
+    return Design(y[pairs.rows], y[pairs.donors], np.arange(len(y)) if unit is None else unit[pairs.rows])
+
+
+def test_pairs():
+    y = np.repeat([0, 1, 2], [500, 40, 60])
+    eligible = np.random.default_rng(0).random(600) < 0.9
+    pairs = draw_pairs(y, eligible, 100, 3)
+    assert eligible[pairs.rows].all()
+    assert len(np.unique(pairs.rows)) == len(pairs.rows)
+    assert np.bincount(y[pairs.rows]).tolist() == [100, eligible[500:540].sum(), eligible[540:].sum()]
+    assert (y[pairs.donors] != y[pairs.rows]).all()
+    assert (y[pairs.same] == y[pairs.rows]).all()
+    assert (pairs.same != pairs.rows).all()
+    large = np.bincount(y[pairs.donors[y[pairs.rows] == 0]], minlength=3)
+    assert abs(large[1] - large[2]) < 35  # classes are as likely, however many rows they have
+    again = draw_pairs(y, eligible, 100, 3)
+    assert np.array_equal(again.donors, pairs.donors)
+
+
+def test_chance_is_the_mean_over_permutations_and_the_null_is_drawn_from_it():
+    """Against a plain loop that permutes the donors' labels within each class."""
+    design = design_of(labels(90))
+    asked = [answers_that_follow(0.4, design), answers_that_follow(0.1, design, 1)]
+    hits, chance = excesses(asked, design, np.ones((1, 90)))
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(2000):
+        donor = design.donor.copy()
+        for label in range(3):
+            donor[design.own == label] = rng.permutation(donor[design.own == label])
+        drawn.append([(each.other == donor).mean() for each in asked])
+    drawn = np.array(drawn)
+    assert hits[:, 0] == pytest.approx([(each.other == design.donor).mean() for each in asked])
+    assert chance[:, 0] == pytest.approx(drawn.mean(0), abs=0.004)
+    null = by_chance(asked, design, 0)
+    assert null.mean(1) == pytest.approx([0, 0], abs=0.006)
+    assert null.std(1) == pytest.approx(drawn.std(0), rel=0.12)
+
+
+def test_two_classes_use_donors_of_the_same_class():
+    design = design_of(labels(400, 2))
+    assert design.paired
+    asked = answers_that_follow(0.3, design)
+    own = design.own.copy()
+    own[:40] = design.donor[:40]  # the swap itself breaks a tenth of the answers
+    asked = replace(asked, same=own)
+    ((follows, chance, excess),) = estimates([asked], design, 0)
+    assert chance == pytest.approx(10)
+    assert follows == pytest.approx(100 * (asked.other == design.donor).mean())
+    assert excess.low < excess.value < excess.high
+    null = by_chance([asked], design, 0)
+    gain = (asked.other == design.donor).astype(int) - (asked.same == design.donor)
+    assert null.std() == pytest.approx(np.sqrt((gain**2).sum()) / 400, rel=0.1)
+
+
+def test_units_widen_the_interval():
+    y = np.repeat(labels(60), 10)
+    follows = np.repeat(np.random.default_rng(0).random(60) < 0.3, 10)
+
+    def width(unit: np.ndarray) -> float:
+        design = design_of(y, unit)
+        asked = Asked(np.where(follows, design.donor, design.own), design.own, follows)
+        ((_, _, excess),) = estimates([asked], design, 0)
+        return excess.high - excess.low
+
+    assert width(np.repeat(np.arange(60), 10)) > 2 * width(np.arange(600))
+
+
+def test_the_interval_holds_the_truth():
+    """At a true excess of 20% of (1 - 1/2): 95% intervals hold it in most of 60 draws."""
+    held = 0
+    for seed in range(60):
+        design = design_of(labels(300, seed=seed))
+        ((_, _, excess),) = estimates([answers_that_follow(0.2, design, seed + 100)], design, seed)
+        held += excess.low <= 10 <= excess.high
+    assert held >= 52
+
+
+def test_nothing_seen_is_not_certainty():
+    design = design_of(labels(200))
+    ((follows, chance, excess),) = estimates([answers_that_follow(0.0, design)], design, 0)
+    assert (follows, chance, excess.value) == (0, 0, 0)
+    assert excess.high == pytest.approx(100 * (1 - 0.025 ** (1 / 200)))  # the exact bound after 0 of 200
+    assert binomial_interval(1, 10) == pytest.approx((0.025**0.1, 1))
+
+
+# --- the whole test, on pictures ------------------------------------------------------------------------------------
+
+
+def coloured(n: int = 400, classes: int = 4) -> tuple[torch.Tensor, np.ndarray]:
+    """Pictures whose left half says the class by brightness and whose tint says it by colour."""
+    y = labels(n, classes)
+    tint = torch.tensor([[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1], [1, 1, 0.3]])[y]
+    x = torch.full((n, 3, 16, 16), 60.0)
+    x[..., 8:] = 120 + 20 * torch.from_numpy(y)[:, None, None, None].float()
+    return (x * tint[:, :, None, None]).round().to(torch.uint8), y
+
+
+def by_colour(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A model that names the colour: which channels are strong."""
+    mean = x.float().mean((2, 3))
+    strong = mean > 0.6 * mean.amax(1, keepdim=True)
+    return torch.where(strong[:, 0] & strong[:, 1], 3, strong.int().argmax(1))
+
+
+def test_a_model_of_colour_follows_colour_alone():
+    x, y = coloured()
+    test = swap_test(VIEWS, x.__getitem__, y, np.arange(len(y)), y, by_colour)
+    first, *others = test.reliances
+    assert first.name == "colour"
+    assert first.follows > 95
+    assert first.chance == pytest.approx(100 / 3, abs=3)
+    assert first.p == 0.001
+    assert first.flips_same_class == 0
+    assert all(each.excess.high < 5 for each in others)
+    word, reasons = verdict(test, HEALTHY)
+    assert word == BIASED
+    assert reasons == [
+        f"The model follows the colour cast in {first.follows:.0f}% of swaps, chance {first.chance:.0f}%."
+    ]
+    assert test.answers["colour"].shape == test.pairs.rows.shape
+
+
+def test_a_model_of_content_follows_nothing():
+    """It sees how much brighter the right half is, whatever the colour."""
+    x, y = coloured(1200)
+
+    def by_shape(rows: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        value = pictures.float().amax(1)
+        ratio = value[:, 4:12, 9:12].mean((1, 2)) / value[:, 4:12, 4:7].mean((1, 2)).clamp_min(1)
+        return ((ratio - 2) * 3).round().clamp(0, 3).long()
+
+    said = by_shape(torch.arange(len(y)), x).numpy()
+    assert (said == y).all()
+    views = [view for view in VIEWS if view.name in {"colour", "frame"}]
+    test = swap_test(views, x.__getitem__, y, np.arange(len(y)), said, by_shape, limit=200)
+    word, reasons = verdict(test, HEALTHY)
+    assert word == NO_EVIDENCE, reasons
+    assert "Tested: " in reasons[2]
+    assert all(each.p > 0.05 for each in test.reliances)
+    assert 0 < test.reliances[0].detectable < 5
+
+
+def test_a_view_that_cannot_be_computed_is_listed():
+    y = labels(60)
+    x = torch.from_numpy(y * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 1, 1)
+    test = swap_test(VIEWS, x.__getitem__, y, np.arange(60), y, lambda rows, x: torch.from_numpy(y)[rows])
+    assert [each.name for each in test.reliances] == ["colour"]
+    assert {each.name for each in test.untested} == {"frame", "low-band", "high-band", "compression", "texture"}
+    assert "at least 8 pixels" in test.untested[0].reason
+
+
+def test_too_little_for_a_test():
+    y = np.zeros(20, np.int64)
+    with pytest.raises(Problem, match="1 classes of two rows"):
+        draw_pairs(y, y == 0, 10, 0)
+    with pytest.raises(Problem, match="0 rows that the model gets right"):
+        draw_pairs(labels(20), np.zeros(20, bool), 10, 0)
+
+
+def test_false_alarms_keep_their_rate():
+    """Answers that flip at random, to any class: p is below .05 in about a twentieth of draws, largest over views."""
+    alarms, view = 0, PictureView("a", "a", True, lambda x, donors: x)
+    for seed in range(80):
+        rng, y = np.random.default_rng(seed), labels(150, seed=seed)
+
+        def answer(rows: torch.Tensor, x: torch.Tensor, rng=rng, y=y) -> np.ndarray:
+            return np.where(rng.random(len(rows)) < 0.4, rng.integers(0, 3, len(rows)), y[rows.numpy()])
+
+        x = torch.zeros(150, 3, 1, 1, dtype=torch.uint8)
+        views = [view, replace(view, name="b"), replace(view, name="c")]
+        test = swap_test(views, x.__getitem__, y, np.arange(150), y, answer, seed, limit=50)
+        alarms += min(each.p for each in test.reliances) <= 0.05
+    assert alarms <= 10  # 4 expected; more than 10 has probability below 0.2%
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------
+
+
+def reliance(low: float, high: float, **changes) -> Reliance:
+    value = (low + high) / 2
+    start = Reliance(
+        "colour", "colour cast", True, 1000, value + 6, 6, Estimate(value, low, high), 0.001, 20, 1, 100, 1
+    )
+    return replace(start, **changes)
+
+
+def a_test(*reliances: Reliance, eligible: int = 200, units: int = 200) -> SwapTest:
+    return SwapTest(reliances, (), eligible, units, draw_pairs(labels(), labels() >= 0, 1, 0), {})
+
+
+CALM = reliance(-0.3, 0.8, p=0.6, flips=1.0, flips_same_class=0.8, name="frame", title="frame")
+
+
+@pytest.mark.parametrize(
+    ("test", "health", "word", "sentence"),
+    [
+        (a_test(reliance(20, 28), CALM), HEALTHY, BIASED, "follows the colour cast in 30% of swaps, chance 6%"),
+        (a_test(reliance(5.0, 9), CALM), HEALTHY, BIASED, "colour cast"),
+        (a_test(reliance(4.9, 9), CALM), HEALTHY, CANNOT_TELL, "too uncertain"),
+        (a_test(reliance(20, 28, p=0.06), CALM), HEALTHY, CANNOT_TELL, "too uncertain"),
+        (a_test(reliance(20, 28, nuisance=False), CALM), HEALTHY, NO_EVIDENCE, "the least certain is the frame"),
+        (a_test(reliance(20, 28, flips=40, flips_same_class=21), CALM), HEALTHY, CANNOT_TELL, "even within a class"),
+        (a_test(CALM), HEALTHY, NO_EVIDENCE, "follows none"),
+        (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "right on only 99 rows"),
+        (a_test(CALM, units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
+        (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
+        (a_test(reliance(20, 28)), Health(0.05, 100), CANNOT_TELL, "close to guessing"),
+        (a_test(CALM), Health(0.9, 19), CANNOT_TELL, "misses only 19 rows"),
+        (a_test(reliance(20, 28)), Health(0.9, 19), BIASED, "colour cast"),
+        (a_test(CALM), Health(0.9, 100, recoverable=True), CANNOT_TELL, "no property that was tested explains"),
+        (a_test(CALM), Health(0.9, 100, empty=["site 'A' never goes with label 'ill'"]), CANNOT_TELL, "site 'A'"),
+        (a_test(replace(CALM, nuisance=False)), HEALTHY, CANNOT_TELL, "No property could be swapped"),
+        (a_test(), HEALTHY, CANNOT_TELL, "No property could be swapped"),
+    ],
+)
+def test_verdict(test, health, word, sentence):
+    found, reasons = verdict(test, health)
+    assert found == word
+    assert any(sentence in reason for reason in reasons), reasons
+
+
+def test_fewest_units_count_units():
+    y, unit = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 2, 2])
+    assert units_per_class(y, unit).tolist() == [1, 2]
