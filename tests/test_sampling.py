@@ -1,5 +1,10 @@
 """The sampler against the probabilities it promises."""
 
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from debiaser import ScoreSampler
 from debiaser.errors import Misuse
 from debiaser.learn.sampling import Shuffle
+from debiaser.randomness import numpy_stream
 
 
 def test_frequencies_match_probabilities_over_a_million_draws() -> None:
@@ -105,3 +111,142 @@ def test_shuffle_is_every_row_once() -> None:
     assert sorted(draw(0).tolist()) == list(range(50))
     assert draw(0).tolist() != draw(1).tolist()
     assert torch.equal(draw(1), Shuffle(50, seed=2).draw(1))
+
+
+# --- several processes, resuming, evening out, many rows ---------------------------------------------------------
+
+
+def test_draws_of_one_process_are_what_they_always_were() -> None:
+    """Results depend on them: the definition in three lines, bit for bit."""
+    scores = np.random.default_rng(5).lognormal(0, 3, 70_000).astype(np.float32)
+    shares = scores.astype(np.float64) / np.float64(scores.max())
+    sums = np.cumsum(shares / shares.sum())
+    uniform = numpy_stream(9, "score", 4).random(2_500_000) * sums[-1]
+    expected = np.minimum(np.searchsorted(sums, uniform, side="right"), len(scores) - 1)
+    for each in (scores, torch.from_numpy(scores)):
+        assert np.array_equal(ScoreSampler(each, seed=9, length=2_500_000).draw(4), expected)
+
+
+@pytest.mark.parametrize(("world", "length"), [(2, 100), (3, 100), (7, 7)])
+def test_ranks_share_one_draw(world: int, length: int) -> None:
+    scores = np.random.default_rng(1).random(50)
+    alone = ScoreSampler(scores, seed=3, length=length)
+    ranks = [ScoreSampler(scores, seed=3, length=length, rank=rank, world_size=world) for rank in range(world)]
+    for _ in range(2):
+        whole, parts = list(alone), [list(rank) for rank in ranks]
+        assert [len(part) for part in parts] == [len(rank) for rank in ranks]
+        assert [parts[place % world][place // world] for place in range(length)] == whole
+    assert all(rank.identity == alone.identity for rank in ranks)
+    assert "rank 1 of" in repr(ranks[1])
+
+
+def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    list(ScoreSampler(np.ones(10), rank=0, world_size=2))
+    assert not caplog.records
+    list(ScoreSampler(np.ones(9), rank=0, world_size=2))
+    assert "do not divide" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"rank": 0, "world_size": 5}, "leave some of 5 processes with none"),
+        ({"rank": 2, "world_size": 2}, "rank must lie"),
+        ({"rank": 1}, "rank must lie"),
+        ({"rows": 5}, "4 scores for a dataset of 5 rows"),
+        ({"temperature": 0}, "temperature"),
+        ({"clip": 0.5}, "clip must be at least 1"),
+        ({"clip": 1.9}, "only 2 of 4"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(Misuse, match=word):
+        ScoreSampler([0, 1, 2, 0], **options)
+
+
+def test_the_process_group_is_asked(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        sampler = ScoreSampler(np.ones(4))
+        assert (sampler.rank, sampler.world_size) == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_pass_that_was_cut_short_goes_on() -> None:
+    scores = np.random.default_rng(2).random(60)
+    make = functools.partial(ScoreSampler, scores, seed=8, rank=1, world_size=2)
+    truth = list(make())
+    sampler = make()
+    passing = iter(sampler)
+    seen = [next(passing) for _ in range(11)]
+    state = json.loads(json.dumps(sampler.state_dict()))
+    again = make()
+    again.load_state_dict(state)
+    assert again.state_dict() == state  # before it goes on
+    again.set_epoch(0)  # a loop says which epoch it is in: the same one
+    rest = list(again)
+    assert seen + rest == truth
+    assert again.state_dict()["epoch"] == 1 and again.state_dict()["position"] == 0
+    follower = make()
+    follower.set_epoch(1)
+    assert list(again) == list(follower)
+    late = make()
+    late.load_state_dict(state)
+    late.set_epoch(2)  # another epoch: from its beginning
+    assert (late.state_dict()["epoch"], late.state_dict()["position"]) == (2, 0)
+    assert len(list(late)) == 30
+    assert sampler.state_dict(passed=8)["position"] == 8  # workers of a loader had asked for three rows more
+
+
+def test_a_dataloader_resumes_in_mid_epoch() -> None:
+    data, scores = TensorDataset(torch.arange(40)), np.random.default_rng(4).random(40)
+    truth = [batch[0].tolist() for batch in DataLoader(data, 8, sampler=ScoreSampler(scores))]
+    first = ScoreSampler(scores)
+    for number, _ in enumerate(DataLoader(data, 8, sampler=first)):
+        if number == 1:
+            break
+    second = ScoreSampler(scores)
+    second.load_state_dict(first.state_dict())
+    assert [batch[0].tolist() for batch in DataLoader(data, 8, sampler=second)] == truth[2:]
+    assert list(first) == list(ScoreSampler(scores).draw(1))  # a pass that is left is over
+
+
+def test_states_of_others_are_refused() -> None:
+    sampler = ScoreSampler(np.ones(10), seed=1)
+    next(iter(sampler))
+    for other in (ScoreSampler(np.ones(10), seed=2), ScoreSampler(np.ones(11), seed=1), ScoreSampler([1] * 9 + [2])):
+        with pytest.raises(Misuse, match="other scores"):
+            other.load_state_dict(sampler.state_dict())
+    with pytest.raises(Misuse, match="begun by 1 processes"):
+        ScoreSampler(np.ones(10), seed=1, rank=0, world_size=2).load_state_dict(sampler.state_dict())
+    with pytest.raises(Misuse, match="passed"):
+        sampler.state_dict(passed=11)
+
+
+def test_temperature_and_clip_by_definition() -> None:
+    scores = np.array([1.0, 4.0, 9.0, 0.0])
+    assert ScoreSampler(scores, temperature=2).probabilities == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0])
+    assert ScoreSampler(scores, temperature=1e9).probabilities == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    clipped = ScoreSampler([1, 2, 3, 94], clip=2).probabilities
+    assert clipped == pytest.approx([0.5 / 6, 1 / 6, 1.5 / 6, 0.5])
+    assert ScoreSampler([1, 2, 3, 94], clip=1).probabilities == pytest.approx([0.25] * 4)
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=2, max_size=40), st.floats(1, 5))
+def test_clipped_shares_are_capped_and_keep_their_proportions(scores: list[float], clip: float) -> None:
+    shares = ScoreSampler(scores, clip=clip).probabilities
+    assert shares.sum() == pytest.approx(1) and shares.max() <= clip / len(scores) * (1 + 1e-9)
+    below = shares < clip / len(scores) * (1 - 1e-9)
+    assert np.allclose(np.ptp(np.log(shares[below] / np.array(scores)[below])) if below.any() else 0, 0, atol=1e-6)
+
+
+def test_more_rows_than_torch_multinomial_takes() -> None:
+    """2^24 rows and beyond, in float32: every part of the table is drawn as often as it should be."""
+    rows = 2**24 + 10_000
+    scores = torch.ones(rows)
+    scores[-10_000:] = 100.0
+    sampler = ScoreSampler(scores, length=200_000)
+    found = np.bincount(sampler.draw(0).numpy() * 4 // rows, minlength=4) / 200_000
+    tail = 100 * 10_000 / (2**24 + 1_000_000)
+    assert found == pytest.approx([(1 - tail) / 4] * 3 + [(1 - tail) / 4 + tail], abs=0.005)

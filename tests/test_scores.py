@@ -2,12 +2,22 @@
 
 import math
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from debiaser import gradient_norms
 from debiaser.errors import Misuse, Problem
@@ -176,7 +186,8 @@ def test_head_that_cannot_be_found_is_said() -> None:
         gradient_norms(NoHead(), data)
     with pytest.raises(Problem, match=r"no layer 'wrong'.*layer"):
         gradient_norms(NoHead(), data, head="wrong")
-    assert gradient_norms(NoHead(), data, head="layer").shape == (6,)
+    with pytest.raises(Problem, match=r"'layer' gives .* parameters='layer.weight'"):  # half of the true norm
+        gradient_norms(NoHead(), data, head="layer")
 
 
 @pytest.mark.parametrize(("p", "power"), [(0, 1), (-1, 1), (2, 0), (2, -1)])
@@ -191,3 +202,254 @@ def test_modes_are_restored_when_a_model_fails() -> None:
         model(torch.randn(1, 7))
     assert model.training
     assert list(look(model, [])) == []
+
+
+# --- any model, any batch -------------------------------------------------------------------------------------------
+
+
+class Pairs(Dataset):
+    """Rows of a list, one item each; as long as it says."""
+
+    def __init__(self, items: list[Any], length: int | None = None) -> None:
+        self.items, self.length = items, length
+
+    def __len__(self) -> int:
+        return len(self.items) if self.length is None else self.length
+
+    def __getitem__(self, row: int) -> Any:
+        return self.items[row]
+
+
+def some_rows(n: int = 11, width: int = 6, classes: int = 3) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(n)
+    return torch.randn(n, width), torch.randint(0, classes, (n,))
+
+
+def test_through_wrappers() -> None:
+    (x, y), model = some_rows(), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    truth = gradient_norms(model, TensorDataset(x, y))
+    weights = gradient_norms(model, TensorDataset(x, y), parameters=lambda name: name.endswith("weight"))
+    compiled = torch.compile(model, backend="eager")
+    compiled(x)  # compiled code is there and must not be used: it knows no hooks
+    nested = nn.Sequential(nn.Identity(), compiled)
+    for wrapped in (compiled, nested, nn.DataParallel(model)):
+        assert torch.allclose(gradient_norms(wrapped, TensorDataset(x, y)), truth)
+        assert torch.allclose(gradient_norms(wrapped, TensorDataset(x, y), parameters="*.weight"), weights)
+    assert torch.allclose(gradient_norms(compiled, TensorDataset(x, y), head="2"), truth)
+    model.compile(backend="eager")  # in place
+    assert torch.allclose(gradient_norms(model, TensorDataset(x, y)), truth)
+
+
+def test_through_ddp(tmp_path: Path) -> None:
+    (x, y), model = some_rows(), nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    truth = gradient_norms(model, TensorDataset(x, y))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        assert torch.allclose(gradient_norms(wrapped, TensorDataset(x, y)), truth)
+        assert torch.allclose(gradient_norms(wrapped, TensorDataset(x, y), head="module.2"), truth)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_log_softmax_and_casts_after_the_head() -> None:
+    (x, y), linear = some_rows(), nn.Linear(6, 3)
+    truth = gradient_norms(linear, TensorDataset(x, y))
+    likelihood = nn.Sequential(linear, nn.LogSoftmax(1))
+    assert torch.allclose(gradient_norms(likelihood, TensorDataset(x, y)), truth, rtol=1e-4)
+    with pytest.raises(Problem, match="cannot tell"):
+        gradient_norms(nn.Sequential(linear, nn.ReLU(inplace=True)), TensorDataset(x, y))  # other values, same memory
+    half = nn.Linear(6, 3, dtype=torch.bfloat16)
+    scores = gradient_norms(half, TensorDataset(x.bfloat16(), y))
+    assert scores.dtype == torch.float32
+    exact = gradient_norms(half.float(), TensorDataset(x.bfloat16().float(), y))
+    assert torch.allclose(scores, exact, rtol=0.05)
+
+
+def test_autocast_and_training_after_it() -> None:
+    (x, y), model = some_rows(), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    truth = gradient_norms(model, TensorDataset(x, y))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(gradient_norms(model, TensorDataset(x, y)), truth, rtol=0.05)
+        F.cross_entropy(model(x), y).backward()  # autocast keeps weights that it has cast: these must have gradients
+    assert all(each.grad is not None for each in model.parameters())
+
+
+@pytest.mark.parametrize("label", ["labels", "label"])
+def test_dictionaries(label: str) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, features: Tensor, scale: Tensor | None = None) -> Bunch:
+            return Bunch(self.fc(features if scale is None else features * scale[:, None]))
+
+    (x, y), model = some_rows(), Named()
+    truth = gradient_norms(model.fc, TensorDataset(x * 2, y))
+    twice = torch.tensor(2.0)
+    rows = [{"features": a, "scale": twice, label: int(b), "text": "left out"} for a, b in zip(x, y, strict=True)]
+    assert torch.allclose(gradient_norms(model, Pairs(rows)), truth)
+    pairs = [({"features": a, "scale": twice}, int(b)) for a, b in zip(x, y, strict=True)]
+    assert torch.allclose(gradient_norms(model, pairs), truth)
+
+    def collate(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        return {"features": torch.stack([item["features"] for item in items]) * 2, "labels": y_of(items)}
+
+    def y_of(items: list[dict[str, Any]]) -> Tensor:
+        return torch.tensor([item[label] for item in items])
+
+    assert torch.allclose(gradient_norms(model, DataLoader(Pairs(rows), 4, collate_fn=collate)), truth)
+    with pytest.raises(Misuse, match="no labels under"):
+        gradient_norms(model, Pairs([{"features": a} for a in x]))
+    with pytest.raises(Misuse, match="with_format"):
+        gradient_norms(model, Pairs([{"text": "a", label: 0}]))
+
+
+def test_models_that_the_closed_form_does_not_hold_for() -> None:
+    pictures, y = torch.randn(4, 6, 3, 3), torch.tensor([0, 1, 2, 0])
+    spatial = nn.Sequential(nn.Conv2d(6, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    grouped = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(6, 3, 1, groups=3), nn.Flatten())
+    with pytest.raises(Problem, match="per position"):
+        gradient_norms(spatial, TensorDataset(pictures, y), head="0")
+    with pytest.raises(Problem, match="grouped"):
+        gradient_norms(grouped, TensorDataset(pictures, y))
+    for model, name in ((spatial, "0.weight"), (grouped, "1.weight")):  # what the message proposes
+        found = gradient_norms(model, TensorDataset(pictures, y), parameters=name)
+        assert torch.allclose(found, one_backward_each(model, pictures, y, [name]), rtol=1e-4)
+    tokens = nn.Linear(6, 3)
+    with pytest.raises(Problem, match=r"cannot tell|per position"):
+        gradient_norms(tokens, TensorDataset(torch.randn(4, 5, 6), y))
+    with pytest.raises(Problem, match=r"\(n, classes\)"):
+        gradient_norms(tokens, TensorDataset(torch.randn(4, 5, 6), y), parameters="all")
+    with pytest.raises(Problem, match="one logit"):
+        gradient_norms(nn.Linear(6, 1), TensorDataset(torch.randn(4, 6), torch.zeros(4, dtype=torch.long)))
+
+
+def one_backward_each(model: nn.Module, x: Tensor, y: Tensor, names: list[str]) -> Tensor:
+    model.eval()
+    chosen, values = [dict(model.named_parameters())[name] for name in names], []
+    for one, label in zip(x, y, strict=True):
+        parts = torch.autograd.grad(F.cross_entropy(model(one[None]), label[None]), chosen)
+        values.append(torch.cat([part.flatten() for part in parts]).norm())
+    return torch.stack(values)
+
+
+def test_wrong_heads() -> None:
+    (x, y), model = some_rows(), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    with pytest.raises(Problem, match="not what the model returns"):
+        gradient_norms(model, TensorDataset(x, y), head="0")
+    with pytest.raises(Problem, match="not a linear layer"):
+        gradient_norms(model, TensorDataset(x, y), head="1")
+    with pytest.raises(Problem, match="not a part"):
+        gradient_norms(model, TensorDataset(x, y), head=nn.Linear(5, 3))
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 3), nn.Linear(6, 3)
+            self.two.load_state_dict(self.one.state_dict())
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.two(x)
+            return self.one(x)
+
+    with pytest.raises(Problem, match=r"2 fit.*head="):
+        gradient_norms(Twins(), TensorDataset(x, y))
+    assert gradient_norms(Twins(), TensorDataset(x, y), head="one").shape == (11,)
+
+
+def test_a_batch_of_one_and_a_model_that_squeezes() -> None:
+    class Squeezing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).squeeze()
+
+    (x, y), model = some_rows(9), Squeezing(6, 3)
+    whole = gradient_norms(model, TensorDataset(x, y), batch_size=9)
+    assert torch.allclose(gradient_norms(model, TensorDataset(x, y), batch_size=4), whole)  # the last batch is one row
+    assert torch.allclose(gradient_norms(model, TensorDataset(x[:1], y[:1])), whole[:1])
+
+
+class Growing(Pairs):
+    """A row more at every third reading."""
+
+    step = 1
+
+    def __getitem__(self, row: int) -> Any:
+        self.length = len(self) + (self.step if row == 5 else 0)
+        if row >= len(self):
+            raise IndexError(row)
+        return super().__getitem__(row)
+
+
+class Shrinking(Growing):
+    step = -4
+
+
+@pytest.mark.parametrize("kind", [Growing, Shrinking])
+def test_a_dataset_that_changes_its_length(kind: type[Growing]) -> None:
+    x, y = some_rows()
+    items = list(zip(x, y.tolist(), strict=True))
+    with pytest.raises(Problem, match=r"had 11 rows .* gave"):
+        gradient_norms(nn.Linear(6, 3), kind(items, 11), batch_size=2)
+    drops = DataLoader(Pairs(items), 4, collate_fn=lambda rows: default_collate(rows[:3]))
+    with pytest.raises(Problem, match=r"had 11 rows .* gave 9"):
+        gradient_norms(nn.Linear(6, 3), drops)
+
+
+@pytest.mark.parametrize("parameters", ["head", "all"])
+def test_labels_that_cannot_be_meant_and_the_model_after_an_error(parameters: str) -> None:
+    x, y = some_rows()
+    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)).train()
+    model[2].eval()
+    F.cross_entropy(model(x), y).backward()
+    gradients, state = [each.grad.clone() for each in model.parameters()], torch.get_rng_state()
+    for wrong, words in ((3, "row 7 is 3.*0 to 2"), (-100, "row 7 is -100")):
+        bad = y.clone()
+        bad[7] = wrong
+        with pytest.raises(Problem, match=words):
+            gradient_norms(model, TensorDataset(x, bad), batch_size=4, parameters=parameters)
+    for bad in (y.float(), F.one_hot(y)):
+        with pytest.raises(Misuse, match="class numbers"):
+            gradient_norms(model, TensorDataset(x, bad), parameters=parameters)
+    gradient_norms(model, TensorDataset(x, y), parameters=parameters)
+    assert [m.training for m in model.modules()] == [True, True, True, False]
+    assert all(torch.equal(a, b.grad) for a, b in zip(gradients, model.parameters(), strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_norms_that_overflow_and_inputs_that_are_no_numbers() -> None:
+    x, y = some_rows()
+    with pytest.raises(Misuse, match=r"p=0.001 overflows"):
+        gradient_norms(nn.Linear(6, 3), TensorDataset(x, y), p=1e-3)
+    x[4] = math.nan
+    with pytest.raises(Problem, match=r"1 of 11 .* row 4"):
+        gradient_norms(nn.Linear(6, 3), TensorDataset(x, y))
+
+
+def test_a_stream_is_sent_to_where_it_can_be_scored() -> None:
+    class Stream(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            yield torch.zeros(6), 0
+
+    for stream in (Stream(), DataLoader(Stream())):
+        with pytest.raises(Misuse, match="score_stream"):
+            gradient_norms(nn.Linear(6, 3), stream)
+
+
+def test_modules_that_cache_in_the_forward_pass_stay_trainable() -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.cache = nn.Linear(6, 3), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.cache is None:
+                self.cache = x.new_ones(6) * 2
+            return self.fc(x * self.cache)
+
+    (x, y), model = some_rows(), Caching()
+    gradient_norms(model, TensorDataset(x, y))
+    F.cross_entropy(model(x.requires_grad_()), y).backward()
+    assert x.grad is not None

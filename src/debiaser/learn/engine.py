@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,11 +15,14 @@ from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.checkpoint import Checkpoint, State, optimizer_tensors, prefixed, restore_optimizer, unprefixed
 from debiaser.learn.objectives import Objective
+from debiaser.learn.processes import ALONE, Processes, check_size
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import RowSampler, Shuffle
+from debiaser.learn.sharing import Sharing, sharing
 from debiaser.randomness import derive, torch_stream
 
 Row = dict[str, Any]  # one epoch of the history
+PRECISIONS = ("32", "bf16")
 
 
 class Listener(Protocol):
@@ -63,6 +67,8 @@ class Stage:
     device: torch.device | str = "cpu"
     watch: Callable[[torch.nn.Module], Row] | None = None
     listener: Listener = field(default_factory=Silence)
+    processes: Processes = ALONE
+    precision: str = "32"
 
 
 def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
@@ -80,12 +86,13 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
     """Train the objective in place to the end of the recipe (or of epoch `until`); the history, one row per epoch.
 
     Goes on from the checkpoint where there is one, and writes one after every epoch: a run that was killed and started
-    again ends with the same weights, bit for bit.
+    again ends with the same weights, bit for bit. Of several processes, the main one has the checkpoint.
     """
-    recipe = stage.recipe
+    recipe, processes = stage.recipe, stage.processes
+    check_size(processes, recipe.batch_size)
     objective.to(stage.device)
     optimizer = new_optimizer(recipe, objective)
-    saved = checkpoint.load()
+    saved = processes.tell_state(checkpoint.load() if processes.main else None)
     history: list[Row] = restore(objective, optimizer, saved) if saved else []
     sampler = stage.sampler or Shuffle(len(stage.split), stage.seed)
     last = recipe.epochs if until is None else min(until, recipe.epochs)
@@ -95,6 +102,8 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
         with torch.random.fork_rng(devices=[]):
             for epoch in range(len(history), last):
                 history.append(run_epoch(objective, optimizer, stage, sampler, epoch))
+                if not processes.main:
+                    continue
                 tensors = prefixed("objective", objective.state_dict())
                 if epoch + 1 < recipe.epochs:
                     tensors |= prefixed("optimizer", optimizer_tensors(optimizer))
@@ -135,15 +144,18 @@ def run_epoch(
     rows = sampler.draw(epoch)
     parts = split_rows(rows, stage.recipe.batch_size)
     total, rate = 0.0, stage.recipe.lr
-    for number, part in enumerate(parts):
-        rate = stage.recipe.learning_rate(epoch * len(parts) + number, len(parts))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = step(objective, optimizer, stage, part, augmenting)
-        if not math.isfinite(loss):
-            raise diverged(stage, epoch, number)
-        total += loss * len(part)
-        stage.listener.step()
+    with sharing(objective, stage.processes) as shared:
+        for number, part in enumerate(parts):
+            rate = stage.recipe.learning_rate(epoch * len(parts) + number, len(parts))
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = step(objective, optimizer, stage, part, augmenting, shared)
+            if not math.isfinite(loss):
+                raise diverged(stage, epoch, number)
+            total += loss * len(part)
+            stage.listener.step()
+        if shared:
+            shared.settle()
     row: Row = {"stage": stage.name, "epoch": epoch + 1, "seen": len(rows), "lr": rate, "loss": total / len(rows)}
     row["seconds"] = time.perf_counter() - started
     if stage.watch:
@@ -152,19 +164,38 @@ def run_epoch(
 
 
 def step(
-    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, rows: Tensor, augmenting: torch.Generator
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    stage: Stage,
+    rows: Tensor,
+    augmenting: torch.Generator,
+    shared: Sharing | None = None,
 ) -> float:
-    """One update on these rows; the loss before it."""
-    batch = stage.split.batch(rows)
+    """One update on these rows; the loss before it. Where the batch is shared, inputs are read of our part only."""
+    mine, augmenting = shared.take(rows) if shared else (rows, augmenting)
+    batch = stage.split.batch(mine)
     if stage.augment:
-        batch = type(batch)(stage.augment(batch.x, augmenting), batch.y, batch.rows)
-    loss: Tensor = objective(batch.to(stage.device))
+        batch = replace(batch, x=stage.augment(batch.x, augmenting))
+    batch = batch.to(stage.device)
+    if shared:
+        batch = shared.whole(batch, stage.split.y[rows], rows)
+    with lower_precision(stage):
+        loss: Tensor = objective(batch)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
+    if shared:
+        shared.average_gradients()
     if stage.recipe.clip:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
     optimizer.step()
     return float(loss.detach())
+
+
+def lower_precision(stage: Stage) -> AbstractContextManager[object]:
+    """Where the stage asks for it: forward passes in bfloat16, weights and updates in float32."""
+    if stage.precision == "32":
+        return nullcontext()
+    return torch.autocast(torch.device(stage.device).type, torch.bfloat16)
 
 
 def diverged(stage: Stage, epoch: int, number: int) -> Problem:

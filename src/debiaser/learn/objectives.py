@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
+from debiaser.learn.calls import call
 from debiaser.learn.losses import CrossEntropy
 
 
@@ -27,7 +28,7 @@ class Supervised(Objective):
         self.register_buffer("weights", None if weights is None else weights.float())
 
     def forward(self, batch: Batch) -> Tensor:
-        losses: Tensor = self.loss(self.model(batch.x), batch.y)
+        losses: Tensor = self.loss(call(self.model, batch.x), batch.y)
         if self.weights is not None:
             losses = losses * self.weights[batch.rows]
         return torch.mean(losses)

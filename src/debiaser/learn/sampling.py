@@ -1,16 +1,24 @@
 """Drawing rows: shuffled once each, or with replacement in proportion to a score."""
 
-from collections.abc import Iterator
-from typing import Protocol
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from debiaser.errors import Misuse
+from debiaser.learn.shares import effective_sample_size, last_positive, probabilities
 from debiaser.randomness import numpy_stream
+
+__all__ = ["RowSampler", "ScoreSampler", "Shuffle", "effective_sample_size", "probabilities"]
+
+log = logging.getLogger("debiaser")
+PART = 2**20  # rows drawn and handed out at once
 
 
 class RowSampler(Protocol):
@@ -44,34 +52,110 @@ class ScoreSampler(Sampler[int]):
     """Draws rows with replacement, each with probability score / sum of scores, exactly (float64).
 
     Each pass is a new draw; (seed, epoch) fixes it, and `set_epoch` says which epoch the next pass is. `length` is how
-    many rows a pass draws, by default as many as there are scores. A `DataLoader` takes it as `sampler=`.
+    many rows a pass draws over all processes, by default as many as there are scores. A `DataLoader` takes it as
+    `sampler=`. `temperature` above 1 evens the probabilities out (score to the power 1/temperature), `clip` caps them
+    at this multiple of 1/n, `rows` is the length of the dataset, to be compared with that of the scores.
+
+    Of several processes, each passes the rows at positions rank, rank + world_size, ... of one and the same draw: the
+    draw is that of a single process. By default they are those of torch.distributed.
     """
 
-    def __init__(self, scores: ArrayLike | Tensor, seed: int = 0, length: int | None = None) -> None:
-        self.probabilities = probabilities(scores)
+    def __init__(
+        self,
+        scores: ArrayLike | Tensor,
+        seed: int = 0,
+        length: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        temperature: float = 1,
+        clip: float | None = None,
+        rows: int | None = None,
+    ) -> None:
+        self.probabilities = probabilities(scores, temperature, clip, rows)
         self.seed, self.length, self.epoch = seed, len(self.probabilities) if length is None else length, 0
+        self.rank, self.world_size = place(rank, world_size)
         if self.length < 1:
             raise Misuse(f"length must be at least 1, got {self.length}")
+        if self.length < self.world_size:
+            raise Misuse(
+                f"{self.length} rows a pass leave some of {self.world_size} processes with none; "
+                "take a larger length or fewer processes"
+            )
         self._cumulative = np.cumsum(self.probabilities)
-        self._last = int(np.flatnonzero(self.probabilities)[-1])
+        self._last = last_positive(self.probabilities)
+        self._pass, self._position, self._skip = 0, 0, 0
 
     def __len__(self) -> int:
-        return self.length
+        return len(range(self.rank, self.length, self.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        rows = self.draw(self.epoch)
+        if self.length % self.world_size:
+            log.warning(
+                "%d rows do not divide among %d processes: some get one more; under DDP take a length that does",
+                self.length,
+                self.world_size,
+            )
+        self._pass, self._position, self._skip = self.epoch, self._skip, 0
         self.epoch += 1
-        return iter(rows.tolist())
+        return self._rows(self._pass, self._position)
+
+    def _rows(self, epoch: int, position: int) -> Iterator[int]:
+        """This process's rows of the epoch, from a position on; how far they have come is kept for `state_dict`."""
+        own = self.draw(epoch)[self.rank :: self.world_size]
+        for part in torch.split(own[position:], PART):
+            for row in part.tolist():
+                position += 1
+                if self._pass == epoch:  # a pass that was left for a later one counts no more
+                    self._position = position
+                yield row
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass the draw of this epoch."""
-        self.epoch = epoch
+        """Make the next pass the draw of this epoch; one that `load_state_dict` brought back goes on where it was."""
+        if epoch != self.epoch:
+            self._skip = 0
+        self.epoch = self._pass = epoch  # a pass that was under way is over
+        self._position = self._skip
+
+    def state_dict(self, passed: int | None = None) -> dict[str, Any]:
+        """Where the pass under way is; plain numbers and text.
+
+        A DataLoader with workers asks for rows ahead of the loop: `passed` is then how many rows of this pass the loop
+        of this process has seen.
+        """
+        position = self._position if passed is None else passed
+        if not 0 <= position <= len(self):
+            raise Misuse(f"passed must lie between 0 and {len(self)}, got {position}")
+        begun = self._pass < self.epoch and position < len(self)
+        epoch, position = (self._pass, position) if begun and self._skip == 0 else (self.epoch, self._skip)
+        return {"epoch": epoch, "position": position, "world_size": self.world_size, "draws": self._fingerprint()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass the rest of the one that was under way."""
+        if state["draws"] != self._fingerprint():
+            raise Misuse("the saved state is of other scores, another seed or length; make the sampler as it was")
+        if state["position"] and state["world_size"] != self.world_size:
+            raise Misuse(
+                f"the pass was begun by {state['world_size']} processes and cannot go on with {self.world_size}; "
+                "start as many, or begin the epoch anew with set_epoch"
+            )
+        self.epoch, self._skip = int(state["epoch"]), int(state["position"])
+        self._pass, self._position = self.epoch, self._skip
+
+    def _fingerprint(self) -> str:
+        """A name for the draws, from the sums at a thousand rows."""
+        few = self._cumulative[:: max(1, len(self._cumulative) // 1000)]
+        words = f"{len(self._cumulative)} {self.seed} {self.length}".encode()
+        return hashlib.blake2b(few.tobytes() + words, digest_size=8).hexdigest()
 
     def draw(self, epoch: int) -> Tensor:
-        """(length,) rows of this epoch; O(log n) a row."""
-        uniform = numpy_stream(self.seed, "score", epoch).random(self.length) * self._cumulative[-1]
-        rows = np.searchsorted(self._cumulative, uniform, side="right")  # "right": a row of score 0 is never drawn
-        return torch.from_numpy(np.minimum(rows, self._last))
+        """(length,) rows of this epoch, those of all processes; O(log n) a row."""
+        stream, rows = numpy_stream(self.seed, "score", epoch), np.empty(self.length, np.int64)
+        for first in range(0, self.length, PART):
+            part = rows[first : first + PART]
+            uniform = stream.random(len(part)) * self._cumulative[-1]
+            order = np.argsort(uniform)  # neighbours are found together: far fewer cache misses
+            part[order] = np.searchsorted(self._cumulative, uniform[order], side="right")  # "right": never a score of 0
+        return torch.from_numpy(np.minimum(rows, self._last, out=rows))
 
     @property
     def identity(self) -> bytes:
@@ -85,25 +169,17 @@ class ScoreSampler(Sampler[int]):
 
     def __repr__(self) -> str:
         rows, rests = len(self.probabilities), self.effective_sample_size
-        return f"ScoreSampler({rows:,} rows, seed={self.seed}, effective sample size {rests:,.1f})"
+        of = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
+        return f"ScoreSampler({rows:,} rows, seed={self.seed}{of}, effective sample size {rests:,.1f})"
 
 
-def probabilities(scores: ArrayLike | Tensor) -> NDArray[np.float64]:
-    """(n,) scores divided by their sum, in float64."""
-    values = np.asarray(scores.detach().cpu().double() if isinstance(scores, Tensor) else scores, dtype=np.float64)
-    if values.ndim != 1 or not len(values):
-        raise Misuse(f"scores must be a vector with one number per row, got shape {values.shape}")
-    for what, wrong in (("not finite (NaN or infinite)", ~np.isfinite(values)), ("negative", values < 0)):
-        if wrong.any():
-            first = int(np.flatnonzero(wrong)[0])
-            raise Misuse(f"{int(wrong.sum()):,} of {len(values):,} scores are {what}, the first in row {first}")
-    if not values.max() > 0:
-        raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
-    values = values / values.max()  # so that the sum of very large scores stays finite
-    result: NDArray[np.float64] = values / values.sum()
-    return result
-
-
-def effective_sample_size(shares: NDArray[np.float64]) -> float:
-    """1 / sum of squared shares."""
-    return float(1 / np.square(shares).sum())
+def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Which process of how many this is: as given, else as torch.distributed says, else the only one."""
+    spread = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if spread and rank is None else 1
+    if rank is None:
+        rank = torch.distributed.get_rank() if spread and world_size > 1 else 0
+    if not (world_size >= 1 and 0 <= rank < world_size):
+        raise Misuse(f"rank must lie between 0 and world_size - 1, got rank {rank} of {world_size}")
+    return rank, world_size

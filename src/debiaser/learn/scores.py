@@ -1,36 +1,23 @@
 """One number per training row: how strongly it goes against what the model has learnt (higher: more)."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
-from debiaser.data.split import Batch, Split
-from debiaser.errors import Misuse, known
+from debiaser.data.split import Batch
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.batches import as_batches
+from debiaser.learn.calls import device_of, random_state_kept
 from debiaser.learn.losses import cross_entropy
-from debiaser.learn.outputs import Outputs, look, reduce
+from debiaser.learn.norms import check_norm, norm
+from debiaser.learn.outputs import Outputs, look
+from debiaser.learn.whole import whole_norms
+
+__all__ = ["Score", "check_norm", "grad_norm", "gradient_norms", "loss_score", "norm", "norms_of", "residual_norm"]
 
 Score: TypeAlias = Callable[[Outputs], Tensor]
-
-
-def check_norm(p: float, power: float) -> None:
-    """Refuse a norm or power that ranks nothing."""
-    if not p > 0:
-        raise Misuse(f"p must be above 0 (inf for the largest entry), got {p:g}")
-    if not (power > 0 and math.isfinite(power)):
-        raise Misuse(f"power must be above 0, got {power:g}")
-
-
-def norm(x: Tensor, p: float) -> Tensor:
-    """(n,) entrywise p-norm of each row, for every p in (0, inf]; scaled by the largest entry, so nothing overflows."""
-    largest = x.abs().amax(1)
-    if math.isinf(p):
-        return largest
-    safe = torch.where(largest > 0, largest, 1)
-    return largest * ((x / safe[:, None]).abs() ** p).sum(1) ** (1 / p)
 
 
 def grad_norm(p: float = 2, power: float = 1, bias: bool = False) -> Score:
@@ -61,47 +48,60 @@ def loss_score(outputs: Outputs) -> Tensor:
     return cross_entropy(outputs.logits, outputs.labels)
 
 
-def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
-    """Batches in dataset order from a Split, a Dataset of (x, y), or an unshuffled DataLoader."""
-    if isinstance(data, Split):
-        yield from data.batches(batch_size)
-        return
-    if isinstance(data, DataLoader):
-        plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
-        if not plain or data.drop_last:
-            raise Misuse(
-                "the DataLoader shuffles, samples or drops rows, so scores would lose their rows: "
-                "pass the dataset itself, or a DataLoader without shuffle, sampler and drop_last"
-            )
-        loader = data
-    elif isinstance(data, Dataset) or hasattr(data, "__getitem__"):
-        loader = DataLoader(data, batch_size=batch_size)
-    else:
-        raise Misuse(f"expected a Dataset, a DataLoader or a Split, got {type(data).__name__}")
-    first = 0
-    for item in loader:
-        x, y = item[0], item[1]
-        yield Batch(x, y, torch.arange(first, first + len(y)))
-        first += len(y)
-
-
 def gradient_norms(
     model: nn.Module,
     dataset: Any,
     p: float = 2,
     power: float = 1,
     bias: bool = False,
-    parameters: str = "head",
+    parameters: str | Callable[[str], bool] = "head",
     head: nn.Module | str | None = None,
     batch_size: int = 256,
+    chunk: int | None = None,
 ) -> Tensor:
-    """(n,) the gradient norm of every sample, in dataset order, from one forward pass in eval mode.
+    """(n,) the gradient norm of every sample, in dataset order, in eval mode; the model is left as it was.
 
-    Large for samples that go against what the model has learnt. The model is left as it was. `parameters="head"` is the
-    last linear layer, found by itself or named by `head`.
+    Large for samples that go against what the model has learnt. `parameters="head"` is the weight (with `bias`, also
+    the bias) of the last linear layer, found by itself or named by `head`: one forward pass. "all", the name of a
+    parameter or layer, a pattern ("encoder.*") or a function of the name choose among all trainable parameters: one
+    backward pass, `chunk` samples at once, by default as many as fit into a fixed piece of memory.
     """
-    if parameters != "head":
-        raise known("parameters", parameters, ["head"])
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed from the global generator
-        return reduce(look(model, as_batches(dataset, batch_size), head, device), grad_norm(p, power, bias))
+    with random_state_kept(device_of(model)):  # a DataLoader draws a seed from the global generator
+        parts = list(norms_of(model, as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
+    if not parts:
+        raise Misuse("the dataset has no rows")
+    return checked(torch.cat(parts), p)
+
+
+def norms_of(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    p: float = 2,
+    power: float = 1,
+    bias: bool = False,
+    parameters: str | Callable[[str], bool] = "head",
+    head: nn.Module | str | None = None,
+    chunk: int | None = None,
+) -> Iterator[Tensor]:
+    """(b,) the gradient norms of each batch, on the CPU; see `gradient_norms`."""
+    check_norm(p, power)
+    device = device_of(model)
+    if isinstance(parameters, str) and parameters == "head":
+        score = grad_norm(p, power, bias)
+        yield from (score(outputs).cpu() for outputs in look(model, batches, head, device))
+    elif head is not None:
+        raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
+    else:
+        yield from (norms**power for norms in whole_norms(model, batches, parameters, p, chunk, device))
+
+
+def checked(scores: Tensor, p: float) -> Tensor:
+    """The scores, if all are numbers."""
+    wrong = ~scores.isfinite()
+    if bool(wrong.any()):
+        raise Problem(
+            f"{int(wrong.sum()):,} of {len(scores):,} gradient norms are not finite, the first in row "
+            f"{int(wrong.nonzero()[0, 0])}: the input or the model's output there is not, or the norm with p={p:g} "
+            "overflows; look at that row, or take a larger p"
+        )
+    return scores

@@ -1,6 +1,6 @@
 """`debias(model, dataset)`: a method applied to a person's own network and dataset, in one call."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
+from debiaser.learn.batches import split_item
+from debiaser.learn.calls import LABELS, device_of
 from debiaser.learn.engine import Row
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.pgd import PGD
@@ -27,23 +29,31 @@ class Debiased:
 
 
 def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
-    """A split over a dataset of (x, y) pairs; labels are read once, inputs when needed."""
+    """A split over a dataset of (x, y) pairs or of dictionaries; labels are read once, inputs when needed."""
     if isinstance(dataset, Split):
         return dataset
     if not isinstance(dataset, Sized) or isinstance(dataset, DataLoader):
         raise Misuse("debias needs a map-style dataset of (x, y) pairs with a length, not a loader or a stream")
     if not len(dataset):
         raise Misuse("the dataset has no rows")
-    if isinstance(dataset, TensorDataset):
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return Split.of(dataset.tensors[0], whole_numbers(dataset.tensors[1]))
-    rows = range(len(dataset))
-    y = whole_numbers(torch.as_tensor([dataset[row][1] for row in rows]))
+    y = whole_numbers(torch.as_tensor([label_of(dataset[row]) for row in range(len(dataset))]))
 
-    def read(chosen: Tensor) -> Tensor:
-        inputs: Tensor = default_collate([dataset[row][0] for row in chosen.tolist()])
-        return inputs
+    def read(chosen: Tensor) -> Any:
+        return split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
 
     return Split(y, read)
+
+
+def label_of(item: Any) -> Any:
+    """The label of one row: (x, y, ...), or a dictionary with "labels" or "label"."""
+    if not isinstance(item, Mapping):
+        return item[1]
+    name = next((name for name in LABELS if name in item), None)
+    if name is None:
+        raise Misuse(f"a row has no label under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
+    return item[name]
 
 
 def whole_numbers(labels: Tensor) -> Tensor:
@@ -63,8 +73,7 @@ def debias(
     seed: int = 0,
 ) -> Debiased:
     """The debiased network, from a copy of `model` as it is now, and the scores; the given model is not changed."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    task = Task(as_split(dataset), lambda _: clone(model), recipe or Recipe(), seed, device=device)
+    task = Task(as_split(dataset), lambda _: clone(model), recipe or Recipe(), seed, device=device_of(model))
     trained = (method or PGD()).fit(task)
     scores = task.journal.vectors.get("score")
     return Debiased(

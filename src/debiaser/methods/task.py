@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
 from debiaser.learn import engine
-from debiaser.learn.checkpoint import Checkpoints
+from debiaser.learn.checkpoint import Checkpoint, Checkpoints
 from debiaser.learn.objectives import Objective
 from debiaser.learn.outputs import Outputs, collect, look, reduce
+from debiaser.learn.processes import ALONE, Processes
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import RowSampler
 from debiaser.randomness import derive, torch_stream
@@ -76,6 +77,8 @@ class Task:
     watch: Callable[[nn.Module], engine.Row] | None = None
     listener: engine.Listener = field(default_factory=engine.Silence)
     journal: Journal = field(default_factory=Journal)
+    processes: Processes = ALONE
+    precision: str = "32"
 
     def new_model(self, name: str = "model") -> nn.Module:
         """A fresh network; networks of different names start from different weights."""
@@ -115,23 +118,34 @@ class Task:
             self.device,
             self.watch,
             self.listener,
+            self.processes,
+            self.precision,
         )
         key = stage_key(objective, plan, self.identity, owner)
-        with self.checkpoints.stage(key) as checkpoint:
-            history = engine.fit(objective, plan, checkpoint, until)
+        self.processes.agree(f"how stage '{stage}' begins", key)
+        with self.processes.held(lambda: self.checkpoints.stage(key)) as checkpoint:
+            history = engine.fit(objective, plan, checkpoint or Checkpoint(None), until)
         self.journal.add_stage(stage, key, history, owned=bool(owner))
         return objective.model
 
     def outputs(self, model: nn.Module, head: nn.Module | str | None = None) -> Outputs:
         """What the network makes of all clean training rows, collected."""
-        return collect(look(model, self.train.batches(self.look_size), head, self.device))
+
+        def seen(batches: Iterator[Batch]) -> tuple[Tensor, ...]:
+            found = collect(look(model, batches, head, self.device))
+            return found.features, found.logits, found.labels
+
+        return Outputs(*self.processes.over(self.train, self.look_size, seen))
 
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
         """(n,) one number per training row from one forward pass in eval mode, streamed."""
         started = time.perf_counter()
-        clean = self.train.batches(self.look_size)
-        batches = map(self._augmented, clean) if augmented else clean
-        result = reduce(look(model, batches, device=self.device), score)
+
+        def seen(clean: Iterator[Batch]) -> tuple[Tensor]:
+            batches = map(self._augmented, clean) if augmented else clean
+            return (reduce(look(model, batches, device=self.device), score),)
+
+        (result,) = self.processes.over(self.train, self.look_size, seen)
         self.journal.seconds["score"] = self.journal.seconds.get("score", 0) + time.perf_counter() - started
         return result
 
@@ -156,6 +170,10 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: st
     """A name for a stage of training made of everything that determines its outcome."""
     digest = hashlib.blake2b(digest_size=10)
     parts = [identity, plan.name, plan.seed, plan.recipe.plain(), repr(plan.augment), repr(objective), str(plan.device)]
+    if plan.processes.size > 1:
+        parts.append(f"{plan.processes.size} processes")
+    if plan.precision != "32":
+        parts.append(plan.precision)
     digest.update(json.dumps(parts, sort_keys=True).encode())
     for name, tensor in objective.state_dict().items():
         digest.update(name.encode())

@@ -1,0 +1,220 @@
+"""Per-sample gradient norms against the usual ways, as ratios, measured in one run, interleaved.
+
+    python benchmarks/gradient_norms.py --out benchmarks/results/gradient_norms.json
+
+Networks: SimConv-1 (28 px), ResNet-18 of transformers (64 px), a BERT of four layers (64 words); random weights, eval
+mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
+layer alone (the rest frozen). The loop runs on a part of the samples and is scaled. Memory is that of fresh processes.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import TensorDataset
+from transformers import BertConfig, BertForSequenceClassification, ResNetConfig, ResNetForImageClassification
+
+from debiaser import gradient_norms
+from debiaser.learn.calls import logits_of
+from debiaser.learn.nets import SimConv1
+
+Run = Callable[[], Tensor]
+
+
+def resnet18() -> nn.Module:
+    sizes = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2]}
+    return ResNetForImageClassification(ResNetConfig(**sizes, layer_type="basic", num_labels=10))
+
+
+def small_bert() -> nn.Module:
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+    return BertForSequenceClassification(BertConfig(vocab_size=2000, num_labels=3, **sizes))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int, int]] = {
+    "SimConv-1": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 1024),
+    "ResNet-18": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 64),
+    "BERT": (small_bert, lambda n: torch.randint(0, 2000, (n, 64)), 3, 128),
+}
+BATCH = 32  # for every way
+
+
+def weight_of(model: nn.Module) -> str:
+    """The name of the last layer's weight."""
+    return [name for name, each in model.named_parameters() if name.endswith("weight") and each.ndim == 2][-1]
+
+
+def loop(model: nn.Module, x: Tensor, y: Tensor, part: int) -> Run:
+    def run() -> Tensor:
+        weight, found = model.get_parameter(weight_of(model)), []
+        for one, label in zip(x[:part].split(1), y[:part].split(1), strict=True):
+            model.zero_grad()
+            F.cross_entropy(logits_of(model(one)), label).backward()
+            found.append(weight.grad.norm())
+        return torch.stack(found)
+
+    return run
+
+
+def by_vmap(model: nn.Module, x: Tensor, y: Tensor, head_only: bool) -> Run:
+    last = weight_of(model)
+    values = {name: each.detach() for name, each in model.named_parameters() if not head_only or name == last}
+
+    def loss(values: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(logits_of(functional_call(model, values, (one[None],))), label[None])
+
+    each_gradient = vmap(grad(loss), in_dims=(None, 0, 0))
+
+    def run() -> Tensor:
+        parts = [each_gradient(values, a, b)[last] for a, b in zip(x.split(BATCH), y.split(BATCH), strict=True)]
+        return torch.cat([part.flatten(1).norm(dim=1) for part in parts])
+
+    return run
+
+
+def by_opacus(make: Callable[[], nn.Module], state: dict[str, Tensor], x: Tensor, y: Tensor, head_only: bool) -> Run:
+    from opacus import GradSampleModule
+
+    model = make().eval()
+    model.load_state_dict(state)
+    last = weight_of(model)
+    for name, each in model.named_parameters():
+        holder = model.get_submodule(name.rpartition(".")[0])
+        possible = not list(holder.buffers(recurse=False))  # opacus refuses BatchNorm, also in eval mode: frozen
+        each.requires_grad_(name == last if head_only else possible)
+    weight = model.get_parameter(last)
+    wrapped = GradSampleModule(model, strict=False)
+    for module in wrapped.modules():  # opacus sees nothing in eval mode; what has no gradient stays in it
+        module.training = any(each.requires_grad for each in module.parameters(recurse=False))
+
+    def run() -> Tensor:
+        found = []
+        for a, b in zip(x.split(BATCH), y.split(BATCH), strict=True):
+            wrapped.zero_grad()
+            F.cross_entropy(logits_of(wrapped(a)), b).backward()
+            found.append(weight.grad_sample.flatten(1).norm(dim=1))
+        return torch.cat(found)
+
+    return run
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor, parameters: str = "head") -> Run:
+    return lambda: gradient_norms(model, TensorDataset(x, y), parameters=parameters, batch_size=BATCH)
+
+
+def forward(model: nn.Module, x: Tensor) -> Run:
+    @torch.no_grad()
+    def run() -> Tensor:
+        return torch.cat([logits_of(model(part)) for part in x.split(BATCH)])
+
+    return run
+
+
+def forward_and_backward(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+    def run() -> Tensor:
+        for a, b in zip(x.split(BATCH), y.split(BATCH), strict=True):
+            model.zero_grad()
+            F.cross_entropy(logits_of(model(a)), b).backward()
+        return y
+
+    return run
+
+
+def ways(name: str) -> dict[str, tuple[Run, float]]:
+    """Every way, and by how much its time is to be scaled."""
+    make, inputs, classes, samples = NETWORKS[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    x, y = inputs(samples), torch.randint(0, classes, (samples,))
+    state, part = model.state_dict(), max(8, samples // 16)
+    return {
+        "ours": (ours(model, x, y), 1),
+        "forward": (forward(model, x), 1),
+        "loop": (loop(model, x, y, part), samples / part),
+        "vmap": (by_vmap(model, x, y, False), 1),
+        "vmap, last layer": (by_vmap(model, x, y, True), 1),
+        "opacus": (by_opacus(make, state, x, y, False), 1),
+        "opacus, last layer": (by_opacus(make, state, x, y, True), 1),
+        "forward and backward": (forward_and_backward(model, x, y), 1),
+        "ours, whole network": (ours(model, x, y, "all"), 1),
+    }
+
+
+def measured(name: str, rounds: int) -> dict[str, object]:
+    """Ratios of times, and the largest relative difference from ours."""
+    runs = ways(name)
+    results = {way: run() for way, (run, _) in runs.items()}  # also warms up
+    found: dict[str, object] = {"samples": len(results["ours"])}
+    times: list[dict[str, float]] = []
+    for _ in range(rounds):
+        times.append({})
+        for way, (run, factor) in runs.items():
+            started = time.perf_counter()
+            run()
+            times[-1][way] = (time.perf_counter() - started) * factor
+    for way in ("loop", "vmap", "vmap, last layer", "opacus", "opacus, last layer"):
+        apart = (results[way].detach() / results["ours"][: len(results[way])] - 1).abs().max()
+        found[way] = {"times ours": ratio(times, way, "ours"), "largest difference": float(apart)}
+    found["ours over a forward pass"] = ratio(times, "ours", "forward")
+    found["whole network over forward and backward"] = ratio(times, "ours, whole network", "forward and backward")
+    return found
+
+
+def ratio(times: list[dict[str, float]], upper: str, lower: str) -> dict[str, float]:
+    ratios = [each[upper] / each[lower] for each in times]
+    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
+def peak_memory(way: str) -> float:
+    """GB at the most, in a fresh process that does nothing else."""
+    line = [sys.executable, __file__, "--peak", way]
+    return float(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def show_peak(way: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = resnet18().eval(), torch.randn(64, 3, 64, 64), torch.randint(0, 10, (64,))
+    whole = {"forward": forward(model, x), "ours": ours(model, x, y), "ours, whole network": ours(model, x, y, "all")}
+    (whole[way] if way in whole else by_vmap_at_once(model, x, y))()
+    # Not ru_maxrss: a process inherits that of the one that started it.
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 2**20)
+
+
+def by_vmap_at_once(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+    """All 64 samples in one call, as in the tutorials."""
+    globals()["BATCH"] = 64
+    return by_vmap(model, x, y, False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peak")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.peak:
+        show_peak(chosen.peak)
+        return
+    found: dict[str, object] = {name: measured(name, chosen.rounds) for name in NETWORKS}
+    peaks = {way: peak_memory(way) for way in ("forward", "ours", "ours, whole network", "vmap")}
+    found["peak memory on ResNet-18, GB"] = peaks
+    found["peak memory: ours over forward"] = peaks["ours"] / peaks["forward"]
+    found["peak memory: vmap over ours"] = peaks["vmap"] / peaks["ours"]
+    print(json.dumps(found, indent=2))
+    if chosen.out:
+        chosen.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""PGD inside a Lightning training: a callback that owns the sampler, and a data module that uses it."""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+
+from debiaser.errors import Misuse, Problem
+from debiaser.integrations import absent
+from debiaser.learn.losses import GCELoss
+from debiaser.learn.sampling import ScoreSampler, Shuffle
+from debiaser.learn.scores import gradient_norms
+
+try:
+    pl = importlib.import_module("lightning.pytorch")
+except ImportError as error:
+    raise absent("lightning", "lightning") from error
+Callback: Any = pl.Callback
+LightningDataModule: Any = pl.LightningDataModule
+
+
+class PhasedSampler(Sampler[int]):
+    """Every row once an epoch until there are scores, then rows drawn by score.
+
+    Of several processes, each passes every so-manieth row of one and the same draw; what does not divide is left out.
+    """
+
+    def __init__(self, rows: int, seed: int = 0) -> None:
+        self.rows, self.seed, self.epoch, self.passes = rows, seed, 0, 0
+        self.rank, self.size = 0, 1
+        self.scores: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.rows // self.size
+
+    def __iter__(self) -> Iterator[int]:
+        # a generator: what is drawn is decided when the first row is asked for, not when the loader is made
+        draw = self.draw(self.epoch)[self.rank : len(self) * self.size : self.size]
+        self.epoch += 1
+        self.passes += 1
+        yield from draw.tolist()
+
+    def draw(self, epoch: int) -> Tensor:
+        """(n,) the rows of this epoch, of all processes together."""
+        if self.scores is None:
+            return Shuffle(self.rows, self.seed).draw(epoch)
+        return ScoreSampler(self.scores, seed=self.seed, rank=0, world_size=1).draw(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass the draw of this epoch."""
+        self.epoch = epoch
+
+
+class DebiasedSampling(Callback):  # type: ignore[misc]
+    """Trains the first epochs with GCE, scores every row, then draws rows by score: PGD's three steps in one `fit`.
+
+    dataset: what is trained on, for the scores (pairs of input and label; without random augmentation, if it can be).
+    biased_epochs: how long the first step is, of the trainer's max_epochs. loss: the module's attribute that holds its
+    loss, which is GCE in the first step. alpha: GCE's exponent; p, power: the norm of the gradient; head: the last
+    layer, where it cannot be found; reset: the second step begins with a new optimiser and schedule.
+
+    The loader of the training must use `sampler`; if Lightning replaced it (as it does under DDP unless
+    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        biased_epochs: int,
+        loss: str = "loss",
+        alpha: float = 0.7,
+        p: float = 2,
+        power: float = 1,
+        head: str | None = None,
+        seed: int = 0,
+        reset: bool = True,
+    ) -> None:
+        if biased_epochs < 1:
+            raise Misuse(f"biased_epochs must be at least 1, got {biased_epochs}")
+        self.dataset, self.biased_epochs, self.loss = dataset, biased_epochs, loss
+        self.p, self.power, self.head, self.reset = p, power, head, reset
+        self.gce = GCELoss(alpha)
+        self.sampler = PhasedSampler(len(dataset), seed)
+        self._own_loss: Any = None  # the module's, while it is replaced
+
+    @property
+    def scores(self) -> Tensor | None:
+        """(n,) how strongly every row goes against the biased model; None before there are any."""
+        return self.sampler.scores
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Put GCE in the place of the module's loss, unless the first step is over."""
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= self.biased_epochs:
+            raise Misuse(f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}")
+        self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
+        if self.scores is None:
+            if not isinstance(getattr(pl_module, self.loss, None), nn.Module):
+                raise Misuse(
+                    f"{type(pl_module).__name__} has no module '{self.loss}' that computes its loss from logits and "
+                    "labels; keep it as an attribute and name it: DebiasedSampling(..., loss='criterion')"
+                )
+            self._own_loss = getattr(pl_module, self.loss)
+            setattr(pl_module, self.loss, self.gce)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Refuse to go on with another sampler than ours."""
+        check_sampler(trainer.train_dataloader, self.sampler)
+        self.sampler.passes = 0
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """After the first step: scores, the module's own loss, and a new optimiser."""
+        if not self.sampler.passes and not trainer.sanity_checking and trainer.current_epoch > 0:
+            raise replaced("no rows were asked of it in this epoch")
+        if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
+            self.sampler.scores = gradient_norms(pl_module, self.dataset, self.p, self.power, head=self.head)
+            self._restore(pl_module)
+            if self.reset:
+                trainer.strategy.setup_optimizers(trainer)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """The module has its own loss again, however far it came."""
+        self._restore(pl_module)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """As `on_fit_end`."""
+        self._restore(pl_module)
+
+    def _restore(self, pl_module: Any) -> None:
+        if self._own_loss is not None:
+            setattr(pl_module, self.loss, self._own_loss)
+            self._own_loss = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scores, for Lightning's checkpoint."""
+        return {"scores": self.scores}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What a checkpoint held."""
+        scores = state_dict["scores"]
+        if scores is not None and len(scores) != self.sampler.rows:
+            raise Misuse(f"the checkpoint has scores of {len(scores)} rows, the dataset has {self.sampler.rows}")
+        self.sampler.scores = scores
+
+
+class DebiasedData(LightningDataModule):  # type: ignore[misc]
+    """Loaders for a training with `DebiasedSampling`: the callback's dataset and sampler, and validation rows."""
+
+    def __init__(self, sampling: DebiasedSampling, valid: Any = None, batch_size: int = 128, workers: int = 0) -> None:
+        super().__init__()
+        self.sampling, self.valid, self.batch_size, self.workers = sampling, valid, batch_size, workers
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """The training rows, by the callback's sampler."""
+        sampler = self.sampling.sampler
+        return DataLoader(self.sampling.dataset, self.batch_size, sampler=sampler, num_workers=self.workers)
+
+    def val_dataloader(self) -> Any:
+        """The validation rows in order; no loader where there are none."""
+        return [] if self.valid is None else DataLoader(self.valid, self.batch_size, num_workers=self.workers)
+
+
+def check_sampler(loader: Any, ours: PhasedSampler) -> None:
+    """Refuse a loader that does not draw by our sampler."""
+    loaders = [loader] if isinstance(loader, DataLoader) else torch.utils._pytree.tree_leaves(loader)
+    found = [getattr(each, "sampler", None) for each in loaders]
+    if not any(each is ours for each in found):
+        raise replaced(f"the loader draws by {', '.join(type(each).__name__ for each in found) or 'nothing'}")
+
+
+def replaced(how: str) -> Problem:
+    """What to say when the training draws by something else."""
+    return Problem(
+        f"the sampler of DebiasedSampling is not in use ({how}): pass Trainer(use_distributed_sampler=False), and "
+        "DebiasedData(sampling) or DataLoader(..., sampler=sampling.sampler)"
+    )

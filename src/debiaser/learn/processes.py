@@ -1,0 +1,217 @@
+"""Several processes that work as one (torch.distributed): who we are, and the few things they tell each other."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
+
+from debiaser.data.split import Batch, Split
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.checkpoint import State, detached
+
+T = TypeVar("T")
+PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
+
+
+class Lost(Problem):
+    """Another process is gone; the one that failed gets some seconds to say why before torchrun ends all of them."""
+
+    wait = 5.0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all: its number, and how many there are; by default it is alone and tells nobody anything.
+
+    Number 0 is the main one, which alone reads and writes files. The others do the same steps in the same order.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that reads, writes and speaks."""
+        return self.rank == 0
+
+    def tell_bytes(self, content: bytes) -> bytes:
+        """What the main process has."""
+        if self.size == 1:
+            return content
+        with connected():
+            length = torch.tensor([len(content) if self.main else 0])
+            dist.broadcast(length, 0)
+            told = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
+            told = told if self.main else torch.empty(max(1, int(length)), dtype=torch.uint8)
+            dist.broadcast(told, 0)
+        return bytes(told.numpy().tobytes())[: int(length)]
+
+    def from_main(self, make: Callable[[], T]) -> T:
+        """What the main process makes (plain values): the others wait for it, and do not make it."""
+        if self.size == 1:
+            return make()
+        made = json.dumps(make()).encode() if self.main else b""
+        told: T = json.loads(self.tell_bytes(made))
+        return told
+
+    def tell_state(self, state: State | None) -> State | None:
+        """The main process's state."""
+        if self.size == 1:
+            return state
+        plain = self.from_main(lambda: state and state.plain)
+        if plain is None:
+            return None
+        tensors = self.tell_bytes(save(detached(state.tensors)) if state else b"")
+        return state or State(load(tensors), plain)
+
+    def agree(self, what: str, text: str) -> None:
+        """Refuse to go on where the processes do not all have this text."""
+        theirs = self.from_main(lambda: text)
+        agreed = torch.tensor([float(theirs == text)])
+        if not bool(self.gather(agreed).all()):
+            raise Problem(
+                f"the processes do not agree on {what}: start all of them with the same command, data and versions"
+            )
+
+    def gather(self, rows: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+        """(n, ...) the rows of all processes, in the order of their numbers; `sizes`: how many each has, if known."""
+        if self.size == 1:
+            return rows
+        with connected():
+            if sizes is None:
+                counts = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
+                dist.all_gather(counts, torch.tensor([len(rows)]))
+                sizes = [int(count) for count in counts]
+            # bytes travel as floats do not: any type, any value, unchanged
+            padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+            padded[: len(rows)] = rows
+            received = [torch.empty_like(padded) for _ in sizes]
+            dist.all_gather([as_bytes(each) for each in received], as_bytes(padded))
+        return torch.cat([each[:size] for each, size in zip(received, sizes, strict=True)])
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their mean over the processes, in place."""
+        if self.size == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        with connected():
+            dist.all_reduce(flat)
+        flat /= self.size
+        for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.detach().copy_(mean.view_as(tensor))
+
+    def over(
+        self, split: Split, size: int, function: Callable[[Iterator[Batch]], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What the function makes of all batches of so many rows, in order, each batch looked at by one process.
+
+        The batches are those of a process alone, so each row comes out the same. Too few batches: each does all.
+        """
+        chunks = torch.split(torch.arange(len(split)), size)
+        if self.size == 1 or len(chunks) < self.size:
+            return function(split.batches(size))
+        first, last = (len(chunks) * rank // self.size for rank in (self.rank, self.rank + 1))
+        return tuple(self.gather(each) for each in function(map(split.batch, chunks[first:last])))
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The block is run by the main process, then by the others."""
+        if not self.main:
+            self.from_main(lambda: None)
+        yield
+        if self.main:
+            self.from_main(lambda: None)
+
+    @contextmanager
+    def held(self, held: Callable[[], AbstractContextManager[T]]) -> Iterator[T | None]:
+        """The main process holds something (a lock) while all are in the block; the others get None."""
+        if not self.main:
+            self.from_main(lambda: None)
+            yield None
+            self.from_main(lambda: None)
+            return
+        with held() as kept:
+            self.from_main(lambda: None)
+            yield kept
+            self.from_main(lambda: None)
+
+
+ALONE = Processes()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The tensor's memory as a vector of bytes."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """Turns a broken connection into the clear line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(
+            f"another process of this job ended or cannot be reached ({str(error).splitlines()[0][:80]}); "
+            "what was done is kept: start the same command again, and it goes on from there"
+        ) from error
+
+
+def number_of(name: str, otherwise: int) -> int:
+    """A number from the environment that the launcher (torchrun) set."""
+    text = os.environ.get(name, str(otherwise))
+    if not text.isdigit():
+        raise Misuse(f"the environment says {name}={text}, which is not a number; start with torchrun, or unset it")
+    return int(text)
+
+
+def launched() -> Processes:
+    """Which process this is, as the launcher says; alone where there was none."""
+    return Processes(number_of("RANK", 0), max(1, number_of("WORLD_SIZE", 1)))
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """The processes that the launcher started, connected; alone where it started one."""
+    asked = launched()
+    if asked.size == 1:
+        yield ALONE
+        return
+    if device == "mps":
+        raise Misuse("several processes cannot share the mps device; add --device cpu, or start one process")
+    if device == "cuda":
+        local = number_of("LOCAL_RANK", 0)
+        if local >= torch.cuda.device_count():
+            raise Problem(
+                f"process {asked.rank} finds {torch.cuda.device_count()} GPUs here; start one process per GPU"
+            )
+        torch.cuda.set_device(local)
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise Problem(
+            f"process {asked.rank} cannot join the others ({str(error).splitlines()[0][:80]}); "
+            "check the rendezvous address and start all of them with the same torchrun command"
+        ) from error
+    try:
+        found = torch.ones(1)
+        with connected():
+            dist.all_reduce(found)
+        if not int(found) == dist.get_world_size() == asked.size:
+            raise Problem(f"{asked.size} processes were asked for, but {int(found)} are here; start them with torchrun")
+        yield asked
+    finally:
+        dist.destroy_process_group()
+
+
+def check_size(processes: Processes, batch_size: int) -> None:
+    """Refuse batches that cannot give every process two rows (BatchNorm cannot train on one)."""
+    if batch_size < 2 * processes.size:
+        raise Misuse(f"a batch of {batch_size} rows is too small for {processes.size} processes; start fewer")

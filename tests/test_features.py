@@ -1,0 +1,195 @@
+"""Cached features: right, computed once, resumed after a kill, rebuilt after damage, the same file for pixels."""
+
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from debiaser.errors import Misuse, Problem
+from debiaser.learn import features as module
+from debiaser.learn.encoders import Encoder
+from debiaser.learn.engine import Silence
+from debiaser.learn.features import features, pixels, reader
+
+N, SIZE, WIDTH = 1300, 4, 6
+
+
+def inputs(rows: Tensor) -> Tensor:
+    """Pictures that are told apart by their row."""
+    return ((rows[:, None] * 7 + torch.arange(3 * SIZE * SIZE)) % 251).to(torch.uint8).reshape(-1, 3, SIZE, SIZE)
+
+
+def encode(pictures: Tensor) -> Tensor:
+    """Sums of small whole numbers, which are exact in any order."""
+    return pictures.flatten(1).float() @ (torch.arange(3 * SIZE * SIZE * WIDTH) % 5).float().reshape(-1, WIDTH)
+
+
+def encoder(identity: str = "sums") -> Encoder:
+    return Encoder("sums", "image", SIZE, WIDTH, identity, nn.Identity(), encode)
+
+
+class Source:
+    """A stream that remembers which rows were read; it can break off, or come in any order."""
+
+    def __init__(self, until: int | None = None, shuffled: bool = False) -> None:
+        self.until, self.shuffled, self.rows = until, shuffled, []
+
+    def __call__(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.shuffled:
+            rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+        for part in torch.split(rows, 100):
+            if self.until is not None and len(self.rows) >= self.until:
+                raise KeyboardInterrupt
+            self.rows += part.tolist()
+            yield part, inputs(part)
+
+
+WANTED = encode(inputs(torch.arange(N))).numpy()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_features_are_those_of_the_encoder_and_are_computed_once(tmp_path: Path, shuffled: bool) -> None:
+    source = Source(shuffled=shuffled)
+    found = features(encoder(), "data", N, source, tmp_path)
+    assert sorted(source.rows) == list(range(N))
+    assert isinstance(found, np.memmap)
+    assert (found.dtype, found.shape, found.flags.writeable) == (np.float32, (N, WIDTH), False)
+    np.testing.assert_array_equal(found, WANTED)
+    again = Source()
+    np.testing.assert_array_equal(features(encoder(), "data", N, again, tmp_path), found)
+    assert again.rows == []
+    assert [path.suffix for path in tmp_path.iterdir() if not path.name.startswith(".")] == [".npy"]
+
+
+def test_another_encoder_or_other_data_is_another_file(tmp_path: Path) -> None:
+    for code, data, n in [("a", "x", 5), ("b", "x", 5), ("a", "y", 5), ("a", "x", 6)]:
+        source = Source()
+        features(encoder(code), data, n, source, tmp_path)
+        assert len(source.rows) == n
+    assert len(list(tmp_path.glob("*.npy"))) == 4
+
+
+def test_pixels_are_kept_by_the_same_means(tmp_path: Path) -> None:
+    def channels_last(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for part, pictures in Source()(rows):
+            yield part, pictures.contiguous(memory_format=torch.channels_last)
+
+    found = pixels("data", N, channels_last, SIZE, tmp_path)
+    assert (found.dtype, found.shape) == (np.uint8, (N, 3, SIZE, SIZE))
+    np.testing.assert_array_equal(found, inputs(torch.arange(N)).numpy())
+    rows = torch.tensor([1200, 3, 3])
+    assert torch.equal(reader(found)(rows), inputs(rows))
+
+
+def test_an_interrupted_computation_goes_on_with_the_rows_that_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        features(encoder(), "data", N, Source(until=900), tmp_path)
+    assert not list(tmp_path.glob("*.npy"))
+    rest, heard = Source(), Heard()
+    found = features(encoder(), "data", N, rest, tmp_path, heard)
+    assert rest.rows == list(range(600, N))  # noted after 600, the first hundred at or above 512
+    assert (heard.begun, heard.steps) == (("features", N, 600), N - 600)
+    np.testing.assert_array_equal(found, WANTED)
+
+
+class Heard(Silence):
+    def __init__(self) -> None:
+        self.begun: tuple[str, int, int] | None = None
+        self.steps = 0
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        self.begun = (stage, steps, done)
+
+    def step(self) -> None:
+        self.steps += 1
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_features import N, encoder, inputs
+from debiaser.learn.features import features
+import torch
+
+def slow(rows):
+    for part in torch.split(rows, 50):
+        time.sleep(0.05)
+        yield part, inputs(part)
+
+features(encoder(), "data", N, slow, Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_process_leaves_rows_that_the_next_one_takes_over(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)])
+    until = time.monotonic() + 200  # a busy machine takes its time to import torch
+    while not list(tmp_path.glob("*.rows")) and child.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not list(tmp_path.glob("*.npy")), "the process was not killed in the middle"
+    rest = Source()
+    found = features(encoder(), "data", N, rest, tmp_path)
+    assert 0 < len(rest.rows) < N
+    np.testing.assert_array_equal(found, WANTED)
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "header", "empty"])
+def test_a_damaged_file_is_made_again(tmp_path: Path, damage: str) -> None:
+    features(encoder(), "data", N, Source(), tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    content = path.read_bytes()
+    changed = {"cut": content[:-1], "longer": content + b"x", "header": b"?" + content[1:], "empty": b""}
+    path.write_bytes(changed[damage])
+    source = Source()
+    np.testing.assert_array_equal(features(encoder(), "data", N, source, tmp_path), WANTED)
+    assert len(source.rows) == N
+
+
+@pytest.mark.parametrize("damaged", ["part", "rows"])
+def test_a_damaged_beginning_is_not_built_upon(tmp_path: Path, damaged: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        features(encoder(), "data", N, Source(until=900), tmp_path)
+    (path,) = tmp_path.glob(f"*.{damaged}")
+    path.write_bytes(path.read_bytes()[:-1])
+    source = Source()
+    np.testing.assert_array_equal(features(encoder(), "data", N, source, tmp_path), WANTED)
+    assert len(source.rows) == N
+
+
+def test_data_that_ends_early_is_told_and_what_came_is_kept(tmp_path: Path) -> None:
+    def short(rows: Tensor) -> Any:
+        return list(Source()(rows))[:3]
+
+    with pytest.raises(Problem, match="ended after 300 of 1,300 rows"):
+        features(encoder(), "data", N, short, tmp_path)
+    rest = Source()
+    features(encoder(), "data", N, rest, tmp_path)
+    assert rest.rows == list(range(300, N))
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="no rows"):
+        features(encoder(), "data", 0, Source(), tmp_path)
+    with pytest.raises(Misuse, match=r"pixels must be uint8 \(100, 3, 5, 5\) for 100 rows, got uint8 \(100, 3, 4, 4\)"):
+        pixels("data", N, Source(), 5, tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Problem, match="cannot write"):
+        features(encoder(), "data", N, Source(), tmp_path / "file")
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    features(encoder(), "data", N, Source(), tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert module.CHUNK < N, "the tests of interruption need more rows than are noted at once"

@@ -1,0 +1,141 @@
+"""The Lightning callback: GCE first, its sampler in use, resuming, and what happens when it is replaced."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="lightning is not installed (pip install 'debiaser[lightning]')")
+
+import lightning.pytorch as pl
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from debiaser import GCELoss, gradient_norms
+from debiaser.errors import Misuse, Problem
+from debiaser.integrations.lightning import DebiasedData, DebiasedSampling, PhasedSampler
+from test_sklearn import example
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+torch.manual_seed(0)
+DATA = TensorDataset(torch.randn(50, 4), torch.randint(0, 3, (50,)))
+
+
+class Small(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.loss, self.losses = nn.CrossEntropyLoss(), []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.losses.append(type(self.loss))
+        return self.loss(self(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 1e-2)
+
+
+def trainer(epochs: int, *callbacks: pl.Callback, **changes: Any) -> pl.Trainer:
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", devices=1, callbacks=list(callbacks), **{**quiet, **changes}
+    )
+
+
+def test_the_example() -> None:
+    found = example("lightning_callback").main()
+    assert found["score of conflicting rows"] > 2 * found["score of other rows"]
+
+
+def test_steps() -> None:
+    sampling, model = DebiasedSampling(DATA, biased_epochs=2), Small()
+    drawn: list[Any] = []
+    original = sampling.sampler.draw
+    sampling.sampler.draw = lambda epoch: drawn.append((epoch, sampling.scores is None)) or original(epoch)  # type: ignore[method-assign]
+    trainer(4, sampling).fit(model, datamodule=DebiasedData(sampling, batch_size=10))
+    assert model.losses == [GCELoss] * 10 + [nn.CrossEntropyLoss] * 10
+    assert drawn == [(0, True), (1, True), (2, False), (3, False)]
+    assert sampling.scores is not None and sampling.scores.shape == (50,)
+    assert isinstance(model.loss, nn.CrossEntropyLoss)
+
+
+def test_scores_are_those_of_the_biased_model() -> None:
+    class Look(pl.Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            found.append(gradient_norms(pl_module, DATA))
+
+    found: list[torch.Tensor] = []
+    sampling = DebiasedSampling(DATA, biased_epochs=1)
+    trainer(2, sampling, Look()).fit(Small(), datamodule=DebiasedData(sampling, batch_size=10))
+    assert torch.equal(found[0], sampling.scores) and not torch.equal(found[1], sampling.scores)
+
+
+def test_resuming(tmp_path: Path) -> None:
+    def fit(epochs: int, checkpoint: Path | None = None) -> tuple[Small, DebiasedSampling, pl.Trainer]:
+        sampling, model = DebiasedSampling(DATA, biased_epochs=1, reset=False), Small()
+        loop = trainer(epochs, sampling)
+        loop.fit(model, datamodule=DebiasedData(sampling, batch_size=10), ckpt_path=checkpoint)
+        return model, sampling, loop
+
+    calm, scored, _ = fit(4)
+    _, _, loop = fit(2)
+    loop.save_checkpoint(tmp_path / "half.ckpt")
+    resumed, again, _ = fit(4, tmp_path / "half.ckpt")
+    assert torch.equal(scored.scores, again.scores)
+    assert resumed.losses == [nn.CrossEntropyLoss] * 10
+    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in calm.state_dict().items())
+
+
+def test_a_replaced_sampler_stops_it() -> None:
+    sampling = DebiasedSampling(DATA, biased_epochs=1)
+    with pytest.raises(Problem, match=r"not in use .*RandomSampler.*use_distributed_sampler=False"):
+        trainer(2, sampling).fit(model := Small(), DataLoader(DATA, 10, shuffle=True))
+    assert isinstance(model.loss, nn.CrossEntropyLoss), "the loss is put back"
+
+
+def test_ddp_replaces_it_unless_told(tmp_path: Path) -> None:
+    """Under DDP Lightning puts a distributed sampler in its place; without that, the training runs."""
+    warnings.simplefilter("ignore")
+    sampling = DebiasedSampling(DATA, biased_epochs=1)
+    with pytest.raises(Problem, match=r"not in use .*Distributed"):
+        trainer(2, sampling, strategy="ddp").fit(Small(), datamodule=DebiasedData(sampling, batch_size=10))
+    kept = DebiasedSampling(DATA, biased_epochs=1)
+    loop = trainer(2, kept, strategy="ddp", use_distributed_sampler=False)
+    loop.fit(Small(), datamodule=DebiasedData(kept, batch_size=10))
+    assert kept.scores is not None
+    torch.distributed.destroy_process_group()
+
+
+def test_the_processes_share_one_draw() -> None:
+    one, parts = PhasedSampler(50), [PhasedSampler(50), PhasedSampler(50)]
+    for rank, part in enumerate(parts):
+        part.rank, part.size = rank, 2
+    for scores in (None, torch.rand(50)):
+        one.scores = parts[0].scores = parts[1].scores = scores
+        whole, first, second = list(one), *(list(part) for part in parts)
+        assert whole[0::2] == first and whole[1::2] == second
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(Misuse, match="biased_epochs must be at least 1"):
+        DebiasedSampling(DATA, biased_epochs=0)
+    sampling = DebiasedSampling(DATA, biased_epochs=2)
+    with pytest.raises(Misuse, match="max_epochs=2 leaves none"):
+        trainer(2, sampling).fit(Small(), datamodule=DebiasedData(sampling))
+    named = DebiasedSampling(DATA, biased_epochs=1, loss="criterion")
+    with pytest.raises(Misuse, match="has no module 'criterion'"):
+        trainer(2, named).fit(Small(), datamodule=DebiasedData(named))
+    with pytest.raises(Misuse, match="scores of 3 rows, the dataset has 50"):
+        sampling.load_state_dict({"scores": torch.ones(3)})

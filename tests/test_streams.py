@@ -1,0 +1,206 @@
+"""Scores of streams against scores of the same rows in memory, also after a kill."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from debiaser import ScoreSampler, gradient_norms
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.shards import ParquetRows, Shards
+from debiaser.learn.streams import read_scores, score_stream
+
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+class Rows(IterableDataset):
+    """Pairs, one after the other; breaks where it is told to, and counts what was asked for."""
+
+    def __init__(self, x: Tensor, y: Tensor, breaks: int | None = None) -> None:
+        self.x, self.y, self.breaks, self.asked = x, y, breaks, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in range(len(self.y)):
+            if row == self.breaks:
+                raise ConnectionError("the network is gone")
+            self.asked += 1
+            yield self.x[row], int(self.y[row])
+
+
+@pytest.fixture
+def case() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(50, 6), torch.arange(50) % 3
+    return model, x, y, gradient_norms(model, TensorDataset(x, y))
+
+
+def test_streams_of_every_kind(case: tuple, tmp_path: Path) -> None:
+    model, x, y, truth = case
+    streams = {
+        "iterable": Rows(x, y),
+        "generator": ((a, int(b)) for a, b in zip(x, y, strict=True)),
+        "loader of a stream": DataLoader(Rows(x, y), 7),
+        "loader": DataLoader(TensorDataset(x, y), 7),
+        "dataset": TensorDataset(x, y),
+    }
+    for name, stream in streams.items():
+        assert score_stream(model, stream, tmp_path / name, batch_size=8, part_rows=16) == 50
+        assert torch.allclose(read_scores(tmp_path / name), truth, rtol=1e-5), name
+    table = parquet.read_table(tmp_path / "iterable" / "part-00001.parquet")
+    assert table.column("row").to_pylist() == list(range(16, 32))
+    assert table.column("label").to_pylist() == y[16:32].tolist()
+    assert len(ScoreSampler(read_scores(tmp_path / "iterable", tmp_path / "loader"), rows=100)) == 100
+    with pytest.raises(Misuse, match="shuffle"):
+        score_stream(model, DataLoader(TensorDataset(x, y), 7, shuffle=True), tmp_path / "shuffled")
+
+
+def test_a_stream_that_breaks_is_taken_up_again(case: tuple, tmp_path: Path) -> None:
+    model, x, y, truth = case
+    with pytest.raises(ConnectionError):
+        score_stream(model, Rows(x, y, breaks=45), tmp_path, batch_size=8, part_rows=16)
+    assert sorted(path.name for path in tmp_path.glob("part-*")) == ["part-00000.parquet", "part-00001.parquet"]
+    with pytest.raises(Problem, match="no finished scores"):
+        read_scores(tmp_path)
+    before = (tmp_path / "part-00000.parquet").stat().st_mtime_ns
+    with pytest.raises(Problem, match="another label"):
+        score_stream(model, Rows(x.flip(0), y.flip(0) * 0 + 2, None), tmp_path, batch_size=8, part_rows=16)
+    seen: list[int] = []
+    model[0].register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
+    assert score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16) == 50
+    assert sum(seen) - 2 == 50 - 32, "finished parts were scored again"  # 2 rows to find the head
+    assert (tmp_path / "part-00000.parquet").stat().st_mtime_ns == before
+    assert torch.equal(read_scores(tmp_path), whole(model, x, y, tmp_path / "whole"))
+    assert torch.allclose(read_scores(tmp_path), truth, rtol=1e-5)
+    done = Rows(x, y)
+    assert score_stream(model, done, tmp_path, batch_size=8, part_rows=16) == 50 and done.asked == 0
+
+
+def whole(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> Tensor:
+    score_stream(model, Rows(x, y), path, batch_size=8, part_rows=16)
+    return read_scores(path)
+
+
+def test_other_models_options_and_empty_streams_are_refused(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    score_stream(model, Rows(x, y), tmp_path / "a")
+    with pytest.raises(Problem, match="another options"):
+        score_stream(model, Rows(x, y), tmp_path / "a", p=1)
+    with torch.no_grad():
+        model[0].weight += 1
+    with pytest.raises(Problem, match="another model"):
+        score_stream(model, Rows(x, y), tmp_path / "a")
+    with pytest.raises(Misuse, match="no rows"):
+        score_stream(model, [], tmp_path / "b")
+    with pytest.raises(Misuse, match="at least 1"):
+        score_stream(model, Rows(x, y), tmp_path / "c", part_rows=0)
+    (tmp_path / "a" / "part-00000.parquet").write_bytes(b"broken")
+    with pytest.raises(Problem, match="cannot read"):
+        read_scores(tmp_path / "a")
+
+
+def test_parquet_files(case: tuple, tmp_path: Path) -> None:
+    model, x, y, truth = case
+    for name, part in (("a", slice(0, 21)), ("b", slice(21, 50))):
+        columns = {"features": x[part].tolist(), "label": y[part].tolist(), "note": ["x"] * len(y[part])}
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet", row_group_size=10)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    rows = ParquetRows(paths, lambda row: (torch.tensor(row["features"]), row["label"]), ["features", "label"])
+    score_stream(model, rows, tmp_path / "scores")
+    assert torch.allclose(read_scores(tmp_path / "scores"), truth, rtol=1e-5)
+    for skipped in (0, 5, 21, 30, 50):
+        assert [int(row[1]) for row in rows.skip(skipped)] == y[skipped:].tolist()
+    plain = next(iter(ParquetRows(paths)))
+    assert torch.allclose(plain["features"], x[0]) and plain["note"] == "x"
+    paths[1].write_bytes(b"broken")
+    with pytest.raises(Problem, match=r"cannot read .*b.parquet"):
+        list(ParquetRows(paths))
+
+
+def test_tar_shards(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures, labels = rng.integers(0, 256, (9, 5, 4, 3), dtype=np.uint8), rng.integers(0, 3, 9)
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
+            for row in range(shard * 5, min(9, shard * 5 + 5)):
+                add(archive, f"data/{row:03d}.png", png(pictures[row]))
+                if row % 2:
+                    add(archive, f"data/{row:03d}.cls", str(labels[row]).encode())
+                else:
+                    add(archive, f"data/{row:03d}.json", json.dumps({"label": int(labels[row])}).encode())
+    shards = Shards([tmp_path / "0.tar", tmp_path / "1.tar"])
+    for skipped in (0, 3, 5, 7):
+        found = list(shards.skip(skipped))
+        assert [y for _, y in found] == labels[skipped:].tolist()
+        assert torch.equal((found[0][0] * 255).round().byte(), torch.from_numpy(pictures[skipped]).permute(2, 0, 1))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
+    score_stream(model, shards, tmp_path / "scores")
+    x = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255
+    truth = gradient_norms(model, TensorDataset(x, torch.from_numpy(labels)))
+    assert torch.allclose(read_scores(tmp_path / "scores"), truth, rtol=1e-5)
+    with tarfile.open(tmp_path / "bare.tar", "w") as archive:
+        add(archive, "a.png", png(pictures[0]))
+    with pytest.raises(Problem, match=r"files png: no cls"):
+        list(Shards([tmp_path / "bare.tar"]))
+    with pytest.raises(Problem, match="cannot read the shard"):
+        list(Shards([tmp_path / "nosuch.tar"]))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "png")
+    return stream.getvalue()
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+SLOW = """
+import sys, time, torch
+from torch import nn
+from debiaser.learn.streams import score_stream
+
+def rows():
+    for row in range(60):
+        time.sleep(0.05 if sys.argv[2] == "slow" else 0)
+        yield torch.full((4,), float(row)), row % 3
+
+torch.manual_seed(0)
+print(score_stream(nn.Linear(4, 3), rows(), sys.argv[1], batch_size=4, part_rows=8))
+"""
+
+
+def test_a_process_that_is_killed_loses_at_most_a_part(tmp_path: Path) -> None:
+    folder = tmp_path / "scores"
+    words = [sys.executable, "-c", SLOW, str(folder)]
+    first = subprocess.Popen([*words, "slow"], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while first.poll() is None and not (folder / "part-00001.parquet").exists():
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    kept = (folder / "part-00001.parquet").stat().st_mtime_ns
+    done = subprocess.run([*words, "fast"], capture_output=True, text=True)
+    assert done.stdout.strip() == "60", done.stderr
+    assert (folder / "part-00001.parquet").stat().st_mtime_ns == kept
+    torch.manual_seed(0)
+    x, y = torch.arange(60.0)[:, None].expand(-1, 4), torch.arange(60) % 3
+    truth = gradient_norms(nn.Linear(4, 3), TensorDataset(x, y))
+    assert torch.allclose(read_scores(folder), truth, rtol=1e-5)
+    assert not [path for path in folder.iterdir() if path.suffix == ".part"]

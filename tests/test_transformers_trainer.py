@@ -1,0 +1,127 @@
+"""The Hugging Face trainer: three steps, its sampler in use, resuming."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed (pip install 'debiaser[models]')")
+pytest.importorskip("accelerate", reason="accelerate is not installed (pip install 'debiaser[distributed]')")
+
+from torch.utils.data import DataLoader, RandomSampler
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from debiaser import gradient_norms
+from debiaser.errors import Misuse, Problem
+from debiaser.integrations.transformers import DebiasedTrainer, samplers
+from test_sklearn import example
+
+EXAMPLE = example("transformers_trainer")
+ROWS = EXAMPLE.texts(64, 0.9, 0)[0]
+
+
+def bert() -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForSequenceClassification(BertConfig(vocab_size=40, max_position_embeddings=8, **sizes))
+
+
+def arguments(folder: Path, **changes: Any) -> TrainingArguments:
+    usual = {
+        "per_device_train_batch_size": 16,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        "seed": 0,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+    }
+    return TrainingArguments(str(folder), **{**usual, **changes})
+
+
+def weights(trainer: DebiasedTrainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+class Watch(TrainerCallback):
+    """Notes the rows that are drawn, and can interrupt the training at a step."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop, self.loaders = stop, []
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **_):  # type: ignore[no-untyped-def]
+        self.loaders.append(samplers(train_dataloader))
+
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+        if state.global_step == self.stop:
+            raise KeyboardInterrupt
+
+
+def test_the_example(tmp_path: Path) -> None:
+    found = EXAMPLE.main(str(tmp_path))
+    assert found["score of conflicting rows"] > 2 * found["score of other rows"]
+    assert found["accuracy"] > 0.6
+    assert (tmp_path / "debiaser_scores.npz").exists()
+
+
+def test_steps_and_resuming(tmp_path: Path) -> None:
+    """Scores are those of the biased model; interrupted in the last step, it ends as undisturbed."""
+    calm = DebiasedTrainer(bert(), arguments(tmp_path / "calm"), train_dataset=ROWS)
+    calm.add_callback(watch := Watch())
+    calm.train()
+    assert calm.scores_ is not None and calm.scores_.shape == (64,)
+    assert len(watch.loaders) == 2 and all(calm.sampler_ in each for each in watch.loaders)
+    assert calm.sampler_.epoch == 2, "the sampler was asked for two epochs"
+    saving = arguments(tmp_path / "broken", save_strategy="epoch")
+    broken = DebiasedTrainer(bert(), saving, train_dataset=ROWS, callbacks=[Watch(stop=6)])
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    again = DebiasedTrainer(bert(), saving, train_dataset=ROWS)
+    again.train(resume_from_checkpoint=True)
+    assert torch.equal(again.scores_, calm.scores_)
+    assert all(torch.allclose(value, weights(calm)[name], atol=1e-6) for name, value in weights(again).items())
+    with pytest.raises(Misuse, match="scores of 64 rows, but train_dataset has 32"):
+        DebiasedTrainer(bert(), saving, train_dataset=ROWS[:32]).train(resume_from_checkpoint=True)
+
+
+def test_an_image_classifier_and_accumulated_batches(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "num_labels": 3}
+    rows = [{"pixel_values": torch.randn(3, 16, 16), "labels": row % 3} for row in range(24)]
+    model = ResNetForImageClassification(ResNetConfig(**sizes))
+    args = arguments(tmp_path, num_train_epochs=1, per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    trainer = DebiasedTrainer(model, args, train_dataset=rows, biased_epochs=1)
+    trainer.train()
+    assert trainer.scores_.shape == (24,) and (trainer.scores_ > 0).all()
+    loader = DataLoader(rows, 8)
+    assert not torch.allclose(gradient_norms(trainer.model, loader), trainer.scores_), "step three trained on"
+
+
+def test_a_replaced_sampler_stops_it(tmp_path: Path) -> None:
+    class Other(DebiasedTrainer):
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(ROWS, 16, sampler=RandomSampler(ROWS))
+
+    with pytest.raises(Problem, match=r"is not in use .*RandomSampler"):
+        Other(bert(), arguments(tmp_path), train_dataset=ROWS, biased_epochs=1).train()
+
+
+def test_gce_of_a_step(tmp_path: Path) -> None:
+    from debiaser import GCELoss
+
+    trainer = DebiasedTrainer(bert(), arguments(tmp_path), train_dataset=ROWS, alpha=0.5)
+    logits, labels = torch.randn(6, 2), torch.randint(0, 2, (6,))
+    whole = GCELoss(0.5)(logits, labels)
+    assert torch.isclose(trainer._gce({"logits": logits}, labels), whole)
+    parts = [trainer._gce({"logits": logits[part]}, labels[part], 6) for part in (slice(2), slice(2, 6))]
+    assert torch.isclose(sum(parts), whole)
