@@ -4,7 +4,7 @@
 
 Networks: SimConv-1 (28 px), ResNet-18 of transformers (64 px), a BERT of four layers (64 words); random weights, eval
 mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
-layer alone (the rest frozen). The loop runs on a part of the samples and is scaled. Memory is that of fresh processes.
+layer alone (the rest frozen). The loop and whole-network vmap run on a part of the samples and are scaled. Memory is that of fresh processes.
 """
 
 import argparse
@@ -41,9 +41,9 @@ def small_bert() -> nn.Module:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int, int]] = {
-    "SimConv-1": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 1024),
+    "SimConv-1": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 512),
     "ResNet-18": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 64),
-    "BERT": (small_bert, lambda n: torch.randint(0, 2000, (n, 64)), 3, 128),
+    "BERT": (small_bert, lambda n: torch.randint(0, 2000, (n, 64)), 3, 64),
 }
 BATCH = 32  # for every way
 
@@ -140,7 +140,7 @@ def ways(name: str) -> dict[str, tuple[Run, float]]:
         "ours": (ours(model, x, y), 1),
         "forward": (forward(model, x), 1),
         "loop": (loop(model, x, y, part), samples / part),
-        "vmap": (by_vmap(model, x, y, False), 1),
+        "vmap": (by_vmap(model, x[:BATCH], y[:BATCH], False), samples / BATCH),
         "vmap, last layer": (by_vmap(model, x, y, True), 1),
         "opacus": (by_opacus(make, state, x, y, False), 1),
         "opacus, last layer": (by_opacus(make, state, x, y, True), 1),

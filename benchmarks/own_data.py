@@ -48,13 +48,13 @@ def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
     rows = torch.arange(5000)
     pictures = (benchmark.train.read(rows) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     labels, truth = benchmark.train.y, benchmark.truth["train"]
-    source = work / f"cmnist-{noise:g}"
+    source, against = work / f"cmnist-{noise:g}", truth.conflicting(labels)
     conflicting = {}
     for row, picture in enumerate(pictures):
         path = source / str(int(labels[row])) / f"{row:05d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(path)
-        conflicting[f"{path.parent.name}/{path.name}"] = int(truth.conflicting(labels)[row] == 1)
+        conflicting[f"{path.parent.name}/{path.name}"] = int(against[row] == 1)
     found, seconds = command("audit", str(source), "--out", str(work / f"cmnist-{noise:g}-out"))
     scores = read_scores(found["scores"])
     ids = sorted(conflicting)

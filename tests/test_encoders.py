@@ -134,6 +134,17 @@ def test_an_encoder_is_frozen_and_takes_bytes_only(image_encoder: Encoder) -> No
         image_encoder.encode(torch.rand(1, 3, 224, 224))
 
 
+def test_features_with_gradients_are_the_frozen_ones(image_encoder: Encoder, text_encoder: Encoder) -> None:
+    """`flow` of what `enter` makes, as fine-tuning starts from, equals `encode`."""
+    for encoder, inputs in [
+        (image_encoder, sample("china.jpg")),
+        (text_encoder, ["A film.", "A much longer film it is."]),
+    ]:
+        entered = encoder.enter(inputs)
+        found = encoder.flow(encoder.module, entered)
+        torch.testing.assert_close(found, encoder.encode(inputs), rtol=1e-4, atol=1e-4)
+
+
 def test_minilm_puts_alike_sentences_together(text_encoder: Encoder) -> None:
     texts = ["A man is eating food.", "The weather is cold in winter.", "A man eats a meal.", "", "long " * 600]
     found = text_encoder.encode(texts)

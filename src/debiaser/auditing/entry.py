@@ -102,7 +102,7 @@ def audit_source(source: str | Path, request: Request) -> Findings:
     """What is found in a person's data, and its page where `out` is given."""
     with private():
         own = read(source, request, need_test=False)
-        subject = prepare(own, request.backbone, request.listener)
+        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
         examined = look(subject, np.arange(len(own)), request)
         return conclude(examined, request)
 
@@ -140,7 +140,7 @@ def debias_source(source: str | Path, request: Request) -> Findings:
     """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
     with private():
         own = read(source, request, need_test=True)
-        subject = prepare(own, request.backbone, request.listener)
+        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)

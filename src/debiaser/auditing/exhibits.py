@@ -63,8 +63,8 @@ def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list
         typical = np.sort(numpy_stream(0, "typical").choice(typical, CANDIDATES, replace=False))
     if not len(typical) or not len(rows):
         return []
-    points = flat(material, typical)
-    for row, point in zip(rows, flat(material, rows), strict=True):
+    points = material.points(typical)
+    for row, point in zip(rows, material.points(rows), strict=True):
         distance = ((points - point) ** 2).sum(1)
         nearest = {}
         for name, label in (("same", y[row]), ("other", answer[row])):
@@ -74,12 +74,6 @@ def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list
         if len(nearest) == 2:
             found.append({"row": int(row), **nearest})
     return found
-
-
-def flat(material: Material, rows: Rows) -> NDArray[np.float32]:
-    """(b, d) the inputs of these rows as points."""
-    points: NDArray[np.float32] = as_float(torch.from_numpy(material.inputs[rows])).flatten(1).numpy()
-    return points
 
 
 def input_gradients(model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:

@@ -1,7 +1,7 @@
 """A model that leaves the house: weights, how to feed it, and a card with the evidence; and what it answers later."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from debiaser import __version__
 from debiaser.auditing.audit import Examined
+from debiaser.auditing.finetuned import new_finetuned
 from debiaser.auditing.jobs import answer_inputs, read_model
 from debiaser.auditing.material import as_float, new_network
 from debiaser.auditing.repair import PGD, VANILLA, Trial
@@ -20,7 +21,7 @@ from debiaser.auditing.subject import Subject
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
-from debiaser.learn.encoders import Encoder, find_encoder
+from debiaser.learn.encoders import find_encoder
 
 FORMAT = 1
 PARTS = ("before", "controls", "after")
@@ -37,7 +38,7 @@ def export_model(folder: Path, subject: Subject, examined: Examined, trial: Tria
         "debiaser": __version__,
         "method": name,
         "architecture": material.architecture,
-        "inputs": list(material.inputs.shape[1:]),
+        "inputs": list(material.input_shape),
         "classes": list(material.classes),
         "kind": subject.own.kind,
         "preprocessing": {
@@ -131,11 +132,11 @@ class Exported:
     classes: tuple[str, ...]
     kind: str
     size: int
-    encoder: Encoder | None
+    enter: Callable[[Any], Tensor]
 
     def probability(self, inputs: Any) -> NDArray[np.float64]:
         """(b, k) for pictures (b, 3, size, size) uint8, or b texts."""
-        return answer_inputs(self.model, as_float(inputs) if self.encoder is None else self.encoder.encode(inputs))
+        return answer_inputs(self.model, self.enter(inputs))
 
 
 def read_exported(folder: Path, device: str = "cpu") -> Exported:
@@ -156,12 +157,17 @@ def read_exported(folder: Path, device: str = "cpu") -> Exported:
             f"the encoder {encoder.name} here has other weights than the one this model was trained on; its answers "
             "would mean nothing: get the same one"
         )
-    model = new_network(config["architecture"], tuple(config["inputs"]), len(config["classes"]), 0)
+    whole = config["architecture"] == "finetuned"
+    if whole and encoder is not None:
+        model = new_finetuned(encoder, len(config["classes"]), 0)
+    else:
+        model = new_network(config["architecture"], tuple(config["inputs"]), len(config["classes"]), 0)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise Problem(f"the weights in {folder} do not fit its config.json; export the model again") from error
-    return Exported(model.eval(), tuple(config["classes"]), config["kind"], how["size"], encoder)
+    enter = as_float if encoder is None else encoder.enter if whole else encoder.encode
+    return Exported(model.eval(), tuple(config["classes"]), config["kind"], how["size"], enter)
 
 
 def predictions(exported: Exported, names: Sequence[str], probability: NDArray[np.float64]) -> list[dict[str, Any]]:

@@ -33,10 +33,14 @@ class Material:
     def plain(self) -> dict[str, Any]:
         return {"array": str(self.array), "classes": list(self.classes), "identity": self.identity}
 
-    @classmethod
-    def of(cls, plain: dict[str, Any]) -> "Material":
+    @staticmethod
+    def of(plain: dict[str, Any]) -> "Material":
         """What `plain` described."""
-        return cls(Path(plain["array"]), tuple(plain["classes"]), plain["identity"])
+        from debiaser.auditing.finetuned import WholeMaterial
+
+        path = Path(plain["array"])
+        kind = WholeMaterial if path.suffix == ".json" else Material
+        return kind(path, tuple(plain["classes"]), plain["identity"])
 
     @cached_property
     def inputs(self) -> NDArray[Any]:
@@ -53,6 +57,15 @@ class Material:
         """(b, ...) float inputs of these rows."""
         return as_float(torch.from_numpy(self.inputs[rows.numpy()]))
 
+    def points(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(b, d) the inputs of these rows as points, to find neighbours by."""
+        return np.asarray(self.read(torch.from_numpy(rows)).flatten(1), np.float32)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.inputs.shape[1:])
+
     def split(self, y: NDArray[np.int64]) -> Split:
         """All rows with these labels."""
         return Split(torch.from_numpy(y), self.read, self.classes)
@@ -64,7 +77,7 @@ class Material:
 
     def new_net(self, seed: int) -> nn.Module:
         """A fresh network for these inputs."""
-        return new_network(self.architecture, self.inputs.shape[1:], len(self.classes), seed)
+        return new_network(self.architecture, self.input_shape, len(self.classes), seed)
 
     @property
     def augment(self) -> Augmentation | None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from debiaser.auditing.finetuned import WholeMaterial, whole_material
 from debiaser.auditing.material import LARGEST, Material, as_float
 from debiaser.data.own import OwnData, Texts
 from debiaser.data.pictures import Pictures
@@ -40,13 +41,15 @@ class Subject:
 
     def enter(self, inputs: Any) -> Tensor:
         """Inputs of the kind that `read` gives, as the network's."""
-        return as_float(inputs) if self.encoder is None else self.encoder.encode(inputs)
+        if self.encoder is None:
+            return as_float(inputs)
+        return self.encoder.enter(inputs) if isinstance(self.material, WholeMaterial) else self.encoder.encode(inputs)
 
     @property
     def choices(self) -> dict[str, str]:
         """What was chosen for this data, in words."""
         told = {"network": self.material.network}
-        if self.encoder is not None:
+        if self.encoder is not None and not isinstance(self.material, WholeMaterial):
             told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a row, computed once"
         if self.own.kind == "image":
             told["pictures"] = f"whole, letterboxed to {self.size} x {self.size} pixels"
@@ -60,20 +63,25 @@ class Subject:
         return "Check the labels, try another --backbone, or train the whole network with --finetune."
 
 
-def prepare(own: OwnData, backbone: str | None, listener: Listener, device: str = "cpu") -> Subject:
-    """The rows with their inputs on disk: found there, finished, or made."""
+def prepare(
+    own: OwnData, backbone: str | None, listener: Listener, device: str = "cpu", finetune: bool = False
+) -> Subject:
+    """The rows with their inputs on disk: found there, finished, or made; to finetune, the list of what is read."""
+    if finetune:
+        encoder = find_encoder(own.kind, backbone, device)
+        return Subject(own, whole_material(own, encoder, cache_folder()), encoder, encoder.size)
     if own.kind == "image" and backbone is None and pictures_of(own).largest_side <= LARGEST:
         size = max(SMALLEST, pictures_of(own).largest_side)
         stream = picture_stream(pictures_of(own), size)
         array = pixels(own.inputs.identity, len(own), stream, size, cache_folder(), listener)
-        encoder = None
+        chosen: Encoder | None = None
     else:
-        encoder = find_encoder(own.kind, backbone, device)
+        chosen = encoder = find_encoder(own.kind, backbone, device)
         size = encoder.size
         stream = picture_stream(pictures_of(own), size) if own.kind == "image" else text_stream(own)
         array = features(encoder, own.inputs.identity, len(own), stream, cache_folder(), listener)
-    identity = f"{own.inputs.identity}:{encoder.identity if encoder else size}"
-    return Subject(own, Material(file_of(array), own.classes, identity), encoder, size)
+    identity = f"{own.inputs.identity}:{chosen.identity if chosen else size}"
+    return Subject(own, Material(file_of(array), own.classes, identity), chosen, size)
 
 
 def pictures_of(own: OwnData) -> Pictures:

@@ -2,13 +2,14 @@
 
 import logging
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
 
 from debiaser.bench import metrics, paper, results
+from debiaser.bench.features import with_features
 from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, as_declared
@@ -85,14 +86,16 @@ def make(
     method = spec.new_method()
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)
-    classes = len(benchmark.classes)
+    classes, setting = len(benchmark.classes), SETTINGS[spec.dataset]
+    if spec.options.get("features"):  # features are neither varied nor scaled like pictures
+        setting = replace(setting, augment=None, normalise=None)
     task = Task(
         train=benchmark.train,
-        make_model=lambda seed: normalised(new_net(spec.net, classes, seed), SETTINGS[spec.dataset].normalise),
+        make_model=lambda seed: normalised(new_net(spec.net, classes, seed), setting.normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
-        augment=SETTINGS[spec.dataset].augment,
+        augment=setting.augment,
         device=device,
         identity=spec.data_identity,
         checkpoints=checkpoints,
@@ -122,8 +125,10 @@ def keep(
 
 
 def load(spec: Spec, data: Path | None) -> Benchmark:
-    """The benchmark of this spec."""
-    return DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
+    """The benchmark of this spec; with the option `features`, its frozen features instead of pictures."""
+    benchmark = DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
+    encoder = spec.options.get("features")
+    return with_features(benchmark, encoder, data=data) if encoder else benchmark
 
 
 def published_number(spec: Spec) -> dict[str, object] | None:

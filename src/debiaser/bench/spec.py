@@ -113,17 +113,18 @@ def new_spec(
         raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
     rho = None if setting.rho is None else check_share("rho", setting.rho if rho is None else rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
+    asked = parse_options(dataset, options)
     return Spec(
         dataset=dataset,
         method=method,
         rho=rho,
         recipe=chosen if epochs is None else chosen.with_epochs(epochs),
-        net=net or setting.net,
+        net=net or ("mlp" if asked.get("features") else setting.net),
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
         fields=as_declared(kind(**fields)),
-        options=parse_options(dataset, options),
+        options=asked,
         code="" if method in METHODS else hashlib.sha256(Path(method.rpartition(":")[0]).read_bytes()).hexdigest(),
         precision=precision,
         world_size=world_size,

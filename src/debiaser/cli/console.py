@@ -20,6 +20,7 @@ from rich.table import Table
 from debiaser.learn.engine import Row, Silence
 
 EVERY = 15.0  # seconds between plain progress lines
+EARLY = 0.01  # of the steps: before, the time left cannot be told
 
 
 class Reporter(Protocol):
@@ -92,7 +93,7 @@ class Lines:
     def step(self) -> None:
         self.done += 1
         now = time.monotonic()
-        if now - self.said >= EVERY and self.done < self.steps:
+        if now - self.said >= EVERY and EARLY * self.steps <= self.done < self.steps:
             self.said = now
             left = (now - self.started) / (self.done - self.first) * (self.steps - self.done)
             say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, about {duration(left)} left")

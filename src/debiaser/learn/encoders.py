@@ -25,11 +25,23 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 PICTURES, TEXTS = {"cpu": 4}, {"cpu": 32}
 
 
+def as_they_are(x: Tensor) -> Tensor:
+    """The same tensor."""
+    return x
+
+
+def through(module: nn.Module, x: Tensor) -> Tensor:
+    """What the module makes of it."""
+    features: Tensor = module(x)
+    return features
+
+
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """A frozen network: `encode` maps uint8 pictures (b, 3, size, size), or b texts, to float32 (b, width) on the CPU.
 
-    `identity` changes with the weights and with anything else that changes the features.
+    `identity` changes with the weights and with anything else that changes the features. To train the network itself,
+    `enter` makes one tensor of the inputs (bytes, or tokens), and `flow(module, entered)` the features with gradients.
     """
 
     name: str
@@ -39,6 +51,8 @@ class Encoder:
     identity: str
     module: nn.Module
     encode: Callable[[Any], Tensor]
+    enter: Callable[[Any], Tensor] = as_they_are
+    flow: Callable[[nn.Module, Tensor], Tensor] = through
 
 
 def find_encoder(
@@ -80,8 +94,16 @@ def _efficientnet(device: torch.device | str, data: Path | None) -> Encoder:
     tensors = load_file(_default_folder(name, data) / weights.KEPT)
     net.load_published(tensors)
     module = frozen(net.fused(), device)
-    encode = _picture_encoder(module, Scaling((127.0,) * 3, (128.0,) * 3), lambda features: features, device)
-    return Encoder(name, "image", 224, WIDTH, _identity(name, tensors, "mean over space"), module, encode)
+    scaling = Scaling((127.0,) * 3, (128.0,) * 3)
+    encode = _picture_encoder(module, scaling, as_they_are, device)
+    identity = _identity(name, tensors, "mean over space")
+    return Encoder(
+        name, "image", 224, WIDTH, identity, module, encode, as_they_are, _picture_flow(scaling, as_they_are)
+    )
+
+
+def _picture_flow(scaling: "Scaling", pool: Callable[[Any], Tensor]) -> Callable[[nn.Module, Tensor], Tensor]:
+    return lambda module, pictures: pool(module(scaling(pictures)))
 
 
 @dataclass(frozen=True)
@@ -125,7 +147,9 @@ def _image_model(name: str, device: torch.device | str) -> Encoder:
         width = encode(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
-    return Encoder(name, "image", size, width, _identity(name, module.state_dict(), size, scaling), module, encode)
+    identity = _identity(name, module.state_dict(), size, scaling)
+    flow = _picture_flow(scaling, mean_of_maps)
+    return Encoder(name, "image", size, width, identity, module, encode, as_they_are, flow)
 
 
 def mean_of_maps(output: Any) -> Tensor:
@@ -173,7 +197,19 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
         width = encode([""]).shape[1]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise Problem(f"{name} cannot turn texts into features; name a text model") from error
-    return Encoder(name, "text", 0, width, identity, module, encode)
+    pooling, pad = Pooling(first, unit_length), tokenizer.pad_token_id or 0
+
+    def enter(texts: Sequence[str]) -> Tensor:
+        found: Tensor = tokenizer(list(texts), truncation=True, max_length=longest, padding=True, return_tensors="pt")[
+            "input_ids"
+        ]
+        return found
+
+    def flow(module: nn.Module, tokens: Tensor) -> Tensor:
+        mask = (tokens != pad).long()
+        return pooling(module(input_ids=tokens, attention_mask=mask).last_hidden_state, mask)
+
+    return Encoder(name, "text", 0, width, identity, module, encode, enter, flow)
 
 
 @dataclass(frozen=True)
