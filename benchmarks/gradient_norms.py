@@ -4,7 +4,8 @@
 
 Networks: SimConv-1 (28 px), ResNet-18 of transformers (64 px), a BERT of four layers (64 words); random weights, eval
 mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
-layer alone (the rest frozen). The loop and whole-network vmap run on a part of the samples and are scaled. Memory is that of fresh processes.
+layer alone (the rest frozen). The loop and whole-network vmap run on a part of the samples and are scaled. Memory is
+that of fresh processes.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """The Lightning callback: GCE first, its sampler in use, resuming, and what happens when it is replaced."""
 
+import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,18 @@ def test_a_replaced_sampler_stops_it() -> None:
     assert isinstance(model.loss, nn.CrossEntropyLoss), "the loss is put back"
 
 
-def test_ddp_replaces_it_unless_told(tmp_path: Path) -> None:
+@pytest.fixture
+def left_alone() -> Iterator[None]:
+    """Under DDP Lightning joins a process group and sets variables, which other tests would find."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def test_ddp_replaces_it_unless_told(left_alone: None) -> None:
     """Under DDP Lightning puts a distributed sampler in its place; without that, the training runs."""
     warnings.simplefilter("ignore")
     sampling = DebiasedSampling(DATA, biased_epochs=1)
@@ -115,7 +128,6 @@ def test_ddp_replaces_it_unless_told(tmp_path: Path) -> None:
     loop = trainer(2, kept, strategy="ddp", use_distributed_sampler=False)
     loop.fit(Small(), datamodule=DebiasedData(kept, batch_size=10))
     assert kept.scores is not None
-    torch.distributed.destroy_process_group()
 
 
 def test_the_processes_share_one_draw() -> None:

@@ -21,7 +21,10 @@ from debiaser.errors import Misuse
 from debiaser.learn.processes import ALONE, Processes, joined, launched
 from processes_work import FIELDS
 
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+pytestmark = [
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed"),
+    pytest.mark.timeout(900),  # each launch starts three interpreters, which a busy machine runs in turn
+]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 OWN = """
 import os

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from debiaser import gradient_norms
+from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.nets import SimConv1
 from debiaser.learn.outputs import Outputs, evaluating, find_head, look
@@ -145,8 +146,10 @@ def test_scores_are_in_dataset_order_whatever_the_batch() -> None:
     for loses_rows in ({"shuffle": True}, {"drop_last": True}, {"sampler": weighted}):
         with pytest.raises(Misuse, match="shuffle"):
             gradient_norms(model, DataLoader(data, batch_size=7, **loses_rows))
-    with pytest.raises(Misuse, match="no rows"):
-        gradient_norms(model, TensorDataset(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
+    empty = torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)
+    for nothing in (TensorDataset(*empty), Split.of(*empty), []):
+        with pytest.raises(Misuse, match="no rows"):
+            gradient_norms(model, nothing)
 
 
 def test_features_are_never_held_together() -> None:

@@ -14,11 +14,10 @@ from debiaser.learn.calls import LABELS
 
 def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
     """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
-    if isinstance(data, Split):
-        yield from data.batches(batch_size)
-        return
     if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not row by row
-        yield from Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__).batches(batch_size)
+        data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
+    if isinstance(data, Split):
+        yield from data.batches(batch_size) if len(data) else ()
         return
     loader = as_loader(data, batch_size)
     rows = len(loader.dataset) if isinstance(loader.dataset, Sized) else None
