@@ -21,8 +21,8 @@ PER_CLASS = 12  # rows of each gallery
 MOST = 400  # pictures in all
 TRIPLETS = 12
 CANDIDATES = 2000  # typical rows among which the nearest is looked for
-HEATS = 24
-WORDS = 60  # of a text, at most, whose weight is found
+HEATS = 12
+WORDS = 40  # of a text, at most, whose weight is found
 
 
 @dataclass(frozen=True, eq=False)
