@@ -130,17 +130,17 @@ def run_imdb(data: Path, work: Path) -> dict[str, Any]:
         "debias", str(source), "--text", "text", "--label", "label", "--split", "split", "--seeds", "5",
         "--out", str(work / "imdb-out"),
     )  # fmt: skip
-    scores = list(read_scores(found["scores"]).values())
-    trained = [against for row, against in zip(rows, conflicting, strict=True) if row["split"] != "test"]
+    scores = read_scores(found["scores"])  # ids are row numbers, from 1
+    trained = {name: conflicting[int(name) - 1] for name in scores}
     by = {
-        name: float(average_precision_score(trained, [float(row[name] or 0) for row in scores]))
+        name: float(average_precision_score(list(trained.values()), [float(row[name] or 0) for row in scores.values()]))
         for name in ("score", "p_conflicting")
-    } if len(trained) == len(scores) else {}  # fmt: skip
+    }
     return {
         **proof(found),
         "words": WORDS,
         "follows": FOLLOWS,
-        "conflicting": sum(trained),
+        "conflicting": sum(trained.values()),
         "average_precision": by,
         "seconds": seconds,
     }
