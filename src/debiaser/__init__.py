@@ -13,6 +13,8 @@ _HOMES = {
     "GCELoss": "debiaser.learn.losses",
     "gradient_norms": "debiaser.learn.scores",
     "ScoreSampler": "debiaser.learn.sampling",
+    "read_scores": "debiaser.learn.streams",
+    "score_stream": "debiaser.learn.streams",
     "Recipe": "debiaser.learn.recipe",
     "BPA": "debiaser.methods",
     "CNC": "debiaser.methods",
@@ -44,6 +46,8 @@ __all__ = [
     "audit",
     "debias",
     "gradient_norms",
+    "read_scores",
+    "score_stream",
 ]
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from debiaser.learn.recipe import Recipe
     from debiaser.learn.sampling import ScoreSampler
     from debiaser.learn.scores import gradient_norms
+    from debiaser.learn.streams import read_scores, score_stream
     from debiaser.methods import BPA, CNC, EIIL, GEORGE, JTT, PGD, Disen, LfF, Vanilla
 
 

@@ -121,13 +121,18 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
         health.above_chance(plain.answer[pool] == y[pool], y[pool]),
         int(missed.sum()),
         recoverable(easy, kinds, pool, y),
-        [cell for each in suspects if each.flagged for cell in each.empty_cells()],
+        [few(each.empty_cells()) for each in suspects if each.flagged and each.empty],
     )
     ruled = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
     seeds = "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
     return Examined(subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model)
+
+
+def few(cells: list[str]) -> str:
+    """The first of a column's empty cells, and how many more there are."""
+    return cells[0] + (f" (and {len(cells) - 1:,} more such cells)" if len(cells) > 1 else "")
 
 
 def recoverable(easy: OutOfFold, kinds: Kinds, pool: Rows, y: Rows) -> bool:
