@@ -38,7 +38,11 @@ def test_what_scikit_learn_checks() -> None:
     found = check_estimator(DebiasedClassifier(random_state=0, epochs=10), on_skip=None, on_fail=None)
     assert len(found) > 40
     assert {each["check_name"]: each["exception"] for each in found if each["status"] == "failed"} == {}
-    assert {each["check_name"] for each in found if each["status"] != "passed"} <= {"check_array_api_input"}
+    skipped = {
+        "check_array_api_input",
+        "check_classifier_data_not_an_array",
+    }  # need other libraries
+    assert {each["check_name"] for each in found if each["status"] != "passed"} <= skipped
 
 
 def test_deterministic_with_a_random_state(data: tuple[np.ndarray, np.ndarray]) -> None:

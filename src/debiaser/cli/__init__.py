@@ -8,7 +8,9 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 
@@ -57,7 +59,17 @@ def main() -> None:
             traceback.print_exc()
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
         complain("interrupted; what was done is kept, and the same command goes on from there")
-    sys.exit(code if isinstance(code, int) else 0)
+    leave(code if isinstance(code, int) else 0)
+
+
+def leave(code: int) -> NoReturn:
+    """End with this code; one of several processes without its destructors, which may abort what went well."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def be_one_of_several() -> None:

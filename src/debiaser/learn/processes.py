@@ -207,6 +207,8 @@ def joined(device: str) -> Iterator[Processes]:
         if not int(found) == dist.get_world_size() == asked.size:
             raise Problem(f"{asked.size} processes were asked for, but {int(found)} are here; start them with torchrun")
         yield asked
+        with connected():
+            dist.barrier()  # all leave together: one that is still talking would lose the other
     finally:
         dist.destroy_process_group()
 
