@@ -80,6 +80,7 @@ def test_flat_pictures_collide_only_where_they_are_equal(shade: int) -> None:
     assert (unit[:50] == unit[50:]).all() and len(np.unique(unit)) == 50
 
 
+@pytest.mark.long
 def test_the_search_is_not_quadratic() -> None:
     seen = new_survey(100_000)  # one bucket: nothing was drawn
     seen.sides[:] = 32

