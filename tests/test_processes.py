@@ -61,6 +61,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return done.last_json
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", FIELDS)
 def test_every_method_does_what_one_process_does(method: str, work: dict[str, Any]) -> None:
     """Without BatchNorm, dropout and augmentation only rounding differs, also where a last batch cannot be shared."""
@@ -169,6 +170,7 @@ def test_keys_say_only_what_is_unusual() -> None:
         new_spec("digits", "pgd", precision="16")
 
 
+@pytest.mark.long
 def test_bf16_as_a_command(command: Any) -> None:
     words = ("train", "digits", "--method", "vanilla", "--epochs", "1", "--json", "--quiet")
     full, half = command(*words), command(*words, "--precision", "bf16")
