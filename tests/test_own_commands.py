@@ -252,3 +252,9 @@ def test_clean_removes_caches_but_not_raw_data(cache: Path) -> None:
     done = debiaser("clean", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["freed_bytes"] >= 100
     assert (root / "data" / "kept").is_file() and not (root / "features").exists()
+
+
+def test_a_view_that_does_not_exist_is_told_before_any_training(pictures: Path, cache: Path, tmp_path: Path) -> None:
+    done = debiaser("audit", str(pictures), "--matters", "smell", "--out", str(tmp_path / "out"), "--quiet")
+    assert done.returncode == 2 and "smell" in done.stderr and "colour" in done.stderr
+    assert not list(tmp_path.glob("out/work/*"))

@@ -22,7 +22,7 @@ from debiaser.auditing.verdict import CANNOT_TELL, Health, verdict
 from debiaser.auditing.views import VIEWS, View, with_matters
 from debiaser.auditing.word_views import text_views
 from debiaser.data.partition import folds
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 from debiaser.learn.engine import Listener, Silence
 from debiaser.learn.sampling import effective_sample_size
 
@@ -110,11 +110,12 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], plan.folds, plan.seed)
     desk = Desk(subject.material, y, fold, folder / "work", plan.listener, plan.workers, plan.seed, plan.epochs)
+    views = find_views(subject, desk, plan.matters)  # before any training: a view that does not exist is a mistake
     easy, plain = easy_models(desk, plan.seeds, plan.in_sample), plain_models(desk, plan.plain_seeds)
     kinds = judge_kinds(desk, easy, 1)
     missed = easy.answer[pool] != y[pool]
     troubles = health.check(y[pool], easy.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)
-    swaps = try_swaps(subject, desk, plain, plan)
+    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views, plan)
     unused = {name: values[pool] for name, values in own.columns.items()}
     suspects = find_suspects(unused, y[pool], own.unit[pool], missed, own.classes, plan.seed)
     told = Health(
@@ -144,7 +145,7 @@ def recoverable(easy: OutOfFold, kinds: Kinds, pool: Rows, y: Rows) -> bool:
     return bool(found.sum() >= max(health.FEW, RECOVERABLE * len(pool)))
 
 
-def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, plan: Plan) -> SwapTest | Problem:
+def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, views: Sequence[View], plan: Plan) -> SwapTest | Problem:
     """The swap test of the plain models on the rows they never saw; the problem, where it cannot be made."""
     pool = desk.rows
     models = [
@@ -164,7 +165,7 @@ def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, plan: Plan) -> Swa
     plan.listener.begin("swaps", 1, 0)
     try:
         return swap_test(
-            views_of(subject, desk, plan.matters),
+            views,
             lambda rows: subject.read(torch.from_numpy(pool[rows.numpy()])),
             desk.y[pool],
             subject.own.unit[pool],
@@ -178,6 +179,16 @@ def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, plan: Plan) -> Swa
     finally:
         plan.listener.step()
         plan.listener.end("swaps", None)
+
+
+def find_views(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View] | Problem:
+    """What may be swapped, or why nothing can be; a name in `matters` that is no view is raised."""
+    try:
+        return views_of(subject, desk, matters)
+    except Misuse:
+        raise
+    except Problem as problem:
+        return problem
 
 
 def views_of(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +111,18 @@ def audit_answers(source: str | Path, pred_probs: Any, features: Any, request: R
     """What is found in a person's data by the answers of a model that they already have."""
     with private():
         own = read(source, request, need_test=False)
-        folder = request.out or cache().parent / "audits" / own.identity
-        return conclude(examine_model(own, pred_probs, features, folder), request)
+        return conclude(examine_model(own, pred_probs, features, work_folder(own, request)), request)
 
 
 def look(subject: Subject, pool: Any, request: Request) -> Examined:
     """The rows examined, with what a person has confirmed about them."""
-    examined = examine(subject, pool, work_folder(subject, request), request.plan())
+    examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
     return apply_confirmed(examined, request.confirmed) if request.confirmed else examined
 
 
-def work_folder(subject: Subject, request: Request) -> Path:
+def work_folder(own: OwnData, request: Request) -> Path:
     """Where models are kept, so that the same command goes on from there."""
-    return request.out or cache().parent / "audits" / subject.own.identity
+    return request.out or cache().parent / "audits" / own.identity
 
 
 def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
@@ -144,10 +143,11 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
-        desk = replace(examined.desk, workers=request.plan().workers)
-        trial = compete(desk, own.rows("train").numpy(), held_out, examined.weight, own.unit, request.seeds or 3)
+        trial = compete(
+            examined.desk, own.rows("train").numpy(), held_out, examined.weight, own.unit, request.seeds or 3
+        )
         more = report_trial(trial, own, request.max_cost)
-        folder = work_folder(subject, request) / "model"
+        folder = work_folder(own, request) / "model"
         export_model(folder, subject, examined, trial, more["repair"])
         write_evaluation(folder.parent / "evaluation.json", subject, trial, more["repair"])
         return conclude(examined, request, trial, **more, model_dir=str(folder))

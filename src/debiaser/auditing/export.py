@@ -24,6 +24,7 @@ from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
 
 FORMAT = 1
+NETWORK = ("network", "features")
 PARTS = ("before", "controls", "after")
 
 
@@ -70,8 +71,7 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         "",
         f"Classes: {', '.join(escaped(name) for name in config['classes'])}.",
         f"Input: {'pictures, ' + examined.subject.choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
-        f"Network: {examined.desk.material.network}"
-        + (f" of {config['preprocessing']['encoder']}." if config["preprocessing"]["encoder"] else "."),
+        f"Network: {'; '.join(text for name, text in examined.subject.choices.items() if name in NETWORK)}.",
         "",
         "## Evidence",
         "",
@@ -86,10 +86,7 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         "",
         "| trained with | all held-out rows | rows the easy model misses |",
         "| --- | --: | --: |",
-        *(
-            card_row(name, told)
-            for name, told in [*repair["before"].items(), *repair["controls"].items(), *repair["after"].items()]
-        ),
+        *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
         "",
         f"Mean and standard deviation over {trial.seeds} seeds; every model saw {trial.samples_seen:,} samples.",
         "Nothing was chosen on the held-out rows but which of two models to export.",

@@ -15,7 +15,7 @@ from debiaser.auditing.kinds import Kinds
 from debiaser.auditing.material import LARGEST, Material
 from debiaser.auditing.scoring import Desk, OutOfFold
 from debiaser.auditing.subject import Subject, cache_folder, file_of, picture_stream, pictures_of, texts_of
-from debiaser.auditing.summary import histogram, rests_on
+from debiaser.auditing.summary import histogram, ranks, rests_on
 from debiaser.auditing.suspects import find_suspects
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse, Problem
@@ -130,8 +130,6 @@ def rows_of(
 ) -> dict[str, NDArray[Any]]:
     """The columns of scores.csv."""
     n = len(y)
-    rank = np.empty(n, np.int64)
-    rank[np.argsort(-score, kind="stable")] = np.arange(1, n + 1)
     unknown = np.full(n, np.nan)
     return {
         "id": np.arange(n).astype(str).astype(object),
@@ -140,7 +138,7 @@ def rows_of(
         "predicted": answer,
         "score": score,
         "probability": score / score.sum(),
-        "rank": rank,
+        "rank": ranks(score),
         "p_conflicting": unknown,
         "p_mislabelled": unknown,
         "kind": np.where(missed, "unsure", "aligned").astype(object),

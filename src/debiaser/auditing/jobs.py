@@ -8,6 +8,7 @@ import hashlib
 import json
 import zipfile
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Job:
         weight = {} if self.weight is None else {"weight": self.weight}
         return {"y": self.y, "train": self.train, "ask": self.ask, **weight}
 
-    @property
+    @cached_property
     def key(self) -> str:
         digest = hashlib.blake2b(json.dumps(self.plain, sort_keys=True).encode(), digest_size=10)
         for name, array in self.arrays.items():

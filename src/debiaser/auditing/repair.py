@@ -11,6 +11,7 @@ from debiaser.auditing.estimates import resampled_means
 from debiaser.auditing.jobs import Answers, Job, Rows
 from debiaser.auditing.scoring import ALPHA, Desk, Vector
 from debiaser.data.own import OwnData
+from debiaser.learn.groups import balancing_weights
 
 VANILLA, AUGMENTED, PGD = "vanilla (class-balanced)", "augmentation only", "PGD"
 EASY_MISSES = "rows the easy model misses"
@@ -25,10 +26,6 @@ class Contender:
     answers: NDArray[np.int64]
     probability: NDArray[np.float64]  # (m, k) of the first seed's model, the one that can be exported
     keys: tuple[str, ...]
-
-    def right(self, labels: Rows) -> Vector:
-        """(m,) share of the seeds that answer right."""
-        return np.asarray((self.answers == labels).mean(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ def compete(desk: Desk, train: Rows, held_out: Rows, score: Vector, unit: Rows, 
     material = desk.material
     easy, rest = desk.easy_recipe(len(train)), desk.long_recipe(len(train))
     whole = replace(rest, epochs=easy.epochs + rest.epochs)  # a control sees as many samples as both stages together
-    balanced = replace(desk, fold=np.where(np.isin(np.arange(len(desk.y)), train), 0, -1)).balanced()[train]
+    balanced = balancing_weights(desk.y[train])
 
     def job(name: str, seed: int, **how: Any) -> Job:
         plan = {"name": name, "material": material, "y": desk.y, "train": train, "ask": held_out}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from debiaser.auditing.jobs import Answers, Job, Rows
 from debiaser.auditing.material import Material
 from debiaser.data.augment import Augmentation
 from debiaser.learn.engine import Listener
+from debiaser.learn.groups import balancing_weights
 from debiaser.learn.recipe import Recipe
 
 ALPHA = 0.7  # of the easy model's GCE, as in PGD
@@ -100,8 +102,9 @@ class Desk:
     def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
         """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
         inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
-        counts = np.bincount(self.y[inside], minlength=len(self.material.classes))
-        return np.where(inside, 1 / np.maximum(counts, 1)[self.y], 0.0)
+        weight = np.zeros(len(self.y))
+        weight[inside] = balancing_weights(self.y[inside])
+        return weight
 
 
 def put(said: Answers, seed: int, probability: NDArray[np.float64], score: NDArray[np.float64], y: Rows) -> None:
@@ -119,17 +122,17 @@ class OutOfFold:
     score_by_seed: NDArray[np.float64]
     keys: tuple[tuple[str, ...], ...]
 
-    @property
+    @cached_property
     def probability(self) -> NDArray[np.float64]:
         """(n, k) over seeds."""
         return np.asarray(self.probability_by_seed.mean(0))
 
-    @property
+    @cached_property
     def score(self) -> Vector:
         """(n,) over seeds: how strongly a row goes against the models."""
         return np.asarray(self.score_by_seed.mean(0))
 
-    @property
+    @cached_property
     def answer(self) -> Rows:
         """(n,) the class that is most probable; -1 outside."""
         known = ~np.isnan(self.probability[:, 0])

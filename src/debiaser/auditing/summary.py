@@ -107,13 +107,18 @@ def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str,
     return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
 
 
+def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(n,) from 1, the highest score."""
+    rank = np.empty(len(score), np.int64)
+    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(score) + 1)
+    return rank
+
+
 def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
     """The columns of scores.csv over the examined rows."""
     own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
     classes = np.array(own.classes, dtype=object)
     score, missed, wrong = examined.score[pool], kinds.missed[pool], kinds.wrong[pool]
-    rank = np.empty(len(pool), np.int64)
-    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(pool) + 1)
     return {
         "id": np.array(own.ids, dtype=object)[pool],
         "path": np.array(own.paths, dtype=object)[pool],
@@ -121,7 +126,7 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
         "predicted": classes[examined.easy.answer[pool]],
         "score": score,
         "probability": examined.probability[pool],
-        "rank": rank,
+        "rank": ranks(score),
         "p_conflicting": np.where(missed, 1 - wrong, 0.0),
         "p_mislabelled": np.where(missed, wrong, 0.0),
         "kind": kinds.kind[pool].astype(object),

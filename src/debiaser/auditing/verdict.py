@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from debiaser.auditing.health import FEW, WEAK
 from debiaser.auditing.reliance import LEVEL, Reliance
 from debiaser.auditing.swap import SwapTest
 
@@ -14,8 +15,6 @@ MATTERS = (
 OFF_DATA = 0.5  # flips with donors of the same class over flips with donors of another: above, the swap itself confuses
 ELIGIBLE = 100  # rows that the model gets right, in every class, for "no evidence"
 UNITS = 50  # in every class, for any verdict
-SKILL = 0.1  # of the way from guessing to perfect that the model must have gone
-EASY_ERRORS = 20  # of the easy model, below which total confounding is not excluded
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
 def unsound_reasons(test: SwapTest, health: Health) -> list[str]:
     """Why no swap can be judged at all."""
     reasons = []
-    if health.skill < SKILL:
+    if health.skill < WEAK:
         reasons.append("The model is close to guessing, so what it follows means nothing.")
     if test.fewest_units < UNITS:
         reasons.append(f"A class has only {test.fewest_units:,} separate units; {UNITS} are needed.")
@@ -85,7 +84,7 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
             reasons.append(f"{followed(each)} That is too uncertain: {each.excess.words(' points')} beyond chance.")
     if test.fewest_eligible < ELIGIBLE:
         reasons.append(f"The model is right on only {test.fewest_eligible:,} rows of a class; {ELIGIBLE} are needed.")
-    if health.easy_errors < EASY_ERRORS:
+    if health.easy_errors < FEW:
         reasons.append(
             f"The easy model misses only {health.easy_errors:,} rows: a shortcut that goes with the label everywhere "
             "is not ruled out."
