@@ -20,6 +20,7 @@ from debiaser.bench.metrics import accuracies, detection, validation
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import new_spec
 from debiaser.data import cmnist, digits
+from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.coloured import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
 from debiaser.learn.nets import new_net
@@ -91,7 +92,7 @@ def evaluate(
         lambda start: new_net(SETTINGS[dataset].net, 10, start),
         recipe=recipe,
         seed=seed,
-        augment=SETTINGS[dataset].augment,
+        augment=AUGMENTATIONS[SETTINGS[dataset].augment],
     )
     model = spec.new_method().fit(task)
     seconds = time.perf_counter() - started

@@ -14,6 +14,7 @@ from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, as_declared
 from debiaser.data import DATASETS, Benchmark
+from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.files import locked, write_arrays, write_json
@@ -95,7 +96,7 @@ def make(
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
-        augment=setting.augment,
+        augment=AUGMENTATIONS[setting.augment] if setting.augment else None,
         device=device,
         identity=spec.data_identity,
         checkpoints=checkpoints,

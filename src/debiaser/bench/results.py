@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from debiaser import __version__
 from debiaser.bench.spec import PROTOCOL, Spec
 from debiaser.files import write_text
@@ -66,6 +63,9 @@ def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
 
 def environment(device: str, world_size: int = 1) -> dict[str, Any]:
     """What a result depends on besides its spec."""
+    import numpy as np
+    import torch
+
     return {
         "debiaser": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,7 @@
-"""The identity of a run: everything that decides its outcome, checked, and a key made of it."""
+"""The identity of a run: everything that decides its outcome, checked, and a key made of it.
+
+Loads no torch before a spec is checked against the methods themselves: a plan needs names and numbers only.
+"""
 
 import dataclasses
 import hashlib
@@ -8,20 +11,19 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from debiaser.bench.declared import declared
 from debiaser.bench.settings import SETTINGS
-from debiaser.data import DATASETS
-from debiaser.data.inject import check_share
 from debiaser.errors import Misuse, known
-from debiaser.learn.engine import PRECISIONS
-from debiaser.learn.nets import NETS
 from debiaser.learn.recipe import Recipe
-from debiaser.methods import METHODS, find_method
-from debiaser.methods.task import Method
+
+if TYPE_CHECKING:
+    from debiaser.methods.task import Method
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
 UNSAID = {"code": "", "precision": "32", "world_size": 1}  # as usual, these are no part of a run's identity
+UNSAID_FIELDS = {"parameters": "head"}  # likewise: fields that came after results had been kept
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,17 @@ class Spec:
                 del values[name]
         return {
             **values,
-            "fields": {name: "inf" if value == float("inf") else value for name, value in self.fields.items()},
+            "fields": {
+                name: "inf" if value == float("inf") else value
+                for name, value in self.fields.items()
+                if (name, value) not in UNSAID_FIELDS.items()
+            },
         }
 
     @property
     def key(self) -> str:
         """A readable name that ends in a digest of the whole spec."""
-        digest = hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode(), digest_size=5).hexdigest()
+        digest = digest_of(self.plain())
         rho = "" if self.rho is None else f"-rho{self.rho:g}"
         return f"{self.dataset}-{self.label}{rho}-{self.recipe.name}-seed{self.seed}-{digest}"
 
@@ -71,10 +77,17 @@ class Spec:
         parts = [PROTOCOL, self.dataset, self.rho, self.noise, self.data_seed, dict(self.options), self.net]
         return json.dumps(parts, sort_keys=True)
 
-    def new_method(self) -> Method:
+    def new_method(self) -> "Method":
         """The method with these fields."""
+        from debiaser.methods import find_method
+
         method: Method = find_method(self.method)(**self.fields)
         return method
+
+
+def digest_of(plain: Mapping[str, Any]) -> str:
+    """What a run's key ends in: a digest of its spec as plain values."""
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=5).hexdigest()
 
 
 def new_spec(
@@ -93,6 +106,12 @@ def new_spec(
     world_size: int = 1,
 ) -> Spec:
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
+    from debiaser.data import DATASETS
+    from debiaser.data.inject import check_share
+    from debiaser.learn.engine import PRECISIONS
+    from debiaser.learn.nets import NETS
+    from debiaser.methods import METHODS, find_method
+
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
     kind = find_method(method)
@@ -131,13 +150,47 @@ def new_spec(
     )
 
 
-def as_declared(method: Method) -> dict[str, Any]:
-    """The method's fields as plain values of their declared types: 2 and 2.0 are the same float."""
-    hints = typing.get_type_hints(type(method))
-    values = dataclasses.asdict(method)  # type: ignore[call-overload]
+def planned_spec(
+    dataset: str,
+    method: str,
+    rho: float | None = None,
+    recipe: str = "fast",
+    epochs: int | None = None,
+    seed: int = 0,
+    noise: float = 0.0,
+    net: str | None = None,
+    changes: Iterable[str] = (),
+) -> Spec:
+    """What `new_spec` gives for one of our own methods, without loading torch and therefore less thoroughly checked."""
+    setting, kinds = SETTINGS[dataset], {name: kind for name, (kind, _) in declared(method).items()}
+    if recipe not in setting.recipes:
+        raise known("recipe", recipe, setting.recipes)
+    chosen, rho = setting.recipe(recipe, method), rho if setting.rho is None or rho is not None else setting.rho
+    fields = {name: usual for name, (_, usual) in declared(method).items()}
+    fields |= {**setting.fields(method, rho), **parse_pairs("field", kinds, changes)}
+    return Spec(
+        dataset=dataset,
+        method=method,
+        rho=rho,
+        recipe=chosen if epochs is None else chosen.with_epochs(epochs),
+        net=net or setting.net,
+        seed=seed,
+        data_seed=seed,
+        noise=noise,
+        fields=of_types(fields, kinds),
+    )
+
+
+def as_declared(method: "Method") -> dict[str, Any]:
+    """The method's fields as plain values of their declared types."""
+    return of_types(dataclasses.asdict(method), typing.get_type_hints(type(method)))  # type: ignore[call-overload]
+
+
+def of_types(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, whole numbers as floats where a float is declared: 2 and 2.0 are the same."""
 
     def plain(name: str, value: Any) -> Any:
-        wants_float = hints[name] is float or float in typing.get_args(hints[name])
+        wants_float = kinds[name] is float or float in typing.get_args(kinds[name])
         return float(value) if wants_float and value is not None else value
 
     return {name: plain(name, value) for name, value in values.items()}
@@ -151,6 +204,8 @@ def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
 
 def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
     """`key=value` texts as keyword arguments of the dataset's loader."""
+    from debiaser.data import DATASETS
+
     hints = typing.get_type_hints(DATASETS[dataset].load)
     own = {name: kind for name, kind in hints.items() if name not in COMMON_OPTIONS}
     return parse_pairs(f"option of {dataset}", own, options)

@@ -104,3 +104,4 @@ PAPER = Augmentation(crop=(0.9, 1.1), rotate=10, hue=0.05, saturation=0.05)
 SHIFT_AND_FLIP = Augmentation(shift=4, flip=True)
 # BAR: the paper names crop, rotation and jitter but no numbers (D18); a crop usual for photographs, the rest as above.
 PHOTOGRAPH = Augmentation(crop=(0.7, 1.0), rotate=10, hue=0.05, saturation=0.05)
+AUGMENTATIONS = {"paper": PAPER, "shift and flip": SHIFT_AND_FLIP, "photograph": PHOTOGRAPH}

@@ -8,7 +8,7 @@ from debiaser.errors import Misuse, known
 from debiaser.learn.losses import check_alpha, gce
 from debiaser.learn.objectives import Supervised
 from debiaser.learn.sampling import ScoreSampler
-from debiaser.learn.scores import Score, check_norm, grad_norm, loss_score, residual_norm
+from debiaser.learn.scores import Score, check_norm, grad_norm, loss_score, norms_of, residual_norm
 from debiaser.methods.task import Task, clone
 
 FLOOR = 1e-8  # no probability is exactly 0
@@ -16,6 +16,7 @@ CHOICES = {
     "score": ("gradient", "loss", "residual"),
     "use": ("resample", "reweight"),
     "score_on": ("augmented", "clean"),
+    "parameters": ("all", "head"),
 }
 
 
@@ -26,7 +27,8 @@ class PGD:
     alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; p, power, bias: which norm of
     the last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
     reweight; joint: both models side by side, scores renewed every epoch; augment: in training; score_on: clean or
-    augmented pictures; inherit: the debiased model starts from the biased one.
+    augmented pictures; inherit: the debiased model starts from the biased one; parameters: the gradient of the head
+    alone (one forward pass) or of all parameters (a backward pass).
     """
 
     alpha: float | None = 0.7
@@ -40,6 +42,7 @@ class PGD:
     augment: bool = True
     score_on: str = "clean"
     inherit: bool = True
+    parameters: str = "head"
 
     def __post_init__(self) -> None:
         if self.alpha is not None:
@@ -50,6 +53,8 @@ class PGD:
                 raise known(name, getattr(self, name), choices)
         if self.joint and self.use == "reweight":
             raise Misuse("joint=true draws rows by score; it does not go with use=reweight")
+        if self.parameters == "all" and (self.score != "gradient" or self.bias):
+            raise Misuse("parameters=all is the gradient of every parameter; leave score and bias as they are")
 
     def fit(self, task: Task) -> nn.Module:
         """The debiased network."""
@@ -76,7 +81,12 @@ class PGD:
 
     def scores(self, task: Task, biased: nn.Module) -> Tensor:
         """(n,) how strongly each row goes against the biased model."""
-        scores = task.scores(biased, self.score_function(), self.score_on == "augmented").clamp_min(FLOOR)
+        augmented = self.score_on == "augmented"
+        if self.parameters == "all":
+            scores = task.measured(lambda rows: norms_of(biased, rows, self.p, self.power, parameters="all"), augmented)
+        else:
+            scores = task.scores(biased, self.score_function(), augmented)
+        scores = scores.clamp_min(FLOOR)
         task.journal.note("score", scores)
         return scores
 

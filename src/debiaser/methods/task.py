@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -139,11 +139,14 @@ class Task:
 
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
         """(n,) one number per training row from one forward pass in eval mode, streamed."""
+        return self.measured(lambda batches: [reduce(look(model, batches, device=self.device), score)], augmented)
+
+    def measured(self, measure: Callable[[Iterator[Batch]], Iterable[Tensor]], augmented: bool = False) -> Tensor:
+        """(n,) what `measure` gives for the training rows, part by part in their order; its time is noted."""
         started = time.perf_counter()
 
         def seen(clean: Iterator[Batch]) -> tuple[Tensor]:
-            batches = map(self._augmented, clean) if augmented else clean
-            return (reduce(look(model, batches, device=self.device), score),)
+            return (torch.cat(list(measure(map(self._augmented, clean) if augmented else clean))),)
 
         (result,) = self.processes.over(self.train, self.look_size, seen)
         self.journal.seconds["score"] = self.journal.seconds.get("score", 0) + time.perf_counter() - started
