@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from debiaser.bench import metrics, paper, results
 from debiaser.bench.features import with_features
+from debiaser.bench.measures import measures
 from debiaser.bench.samples import Vector, test_pictures, train_pictures
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, as_declared
@@ -234,4 +235,5 @@ def judge(spec: Spec, benchmark: Benchmark, logits: Logits, journal: Journal, fo
         "bias_name": " and ".join(benchmark.attributes),
         "notes": list(benchmark.notes),
         "published": published_number(spec),
+        **measures(journal.history, vectors),
     }

@@ -5,34 +5,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from debiaser.report.names import METHODS, method_name
 from debiaser.report.runs import Result, number
 
 Row = dict[str, Any]
 
 ACCURACIES = ("unbiased", "aligned", "conflicting", "worst_group")
 SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
-METHODS = {
-    "vanilla": "Vanilla",
-    "lff": "LfF",
-    "jtt": "JTT",
-    "disen": "Disen",
-    "eiil": "EIIL",
-    "cnc": "CNC",
-    "george": "GEORGE",
-    "bpa": "BPA",
-    "pgd": "PGD",
-}
 HEADINGS = {
     "unbiased": "Unbiased",
     "aligned": "Aligned",
     "conflicting": "Conflicting",
     "worst_group": "Worst group",
 }
-
-
-def method_name(method: str) -> str:
-    """The method as its paper writes it."""
-    return METHODS.get(method, method)
 
 
 def settings(result: Result) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""Rules that judge a claim on tallies: pure functions from cells to held, not held or not testable."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
+
+Finding = tuple[bool, str]  # whether it holds at one place, and the numbers
+Rule = Callable[[Sequence[Tally]], Finding | None]  # None: cannot be said, runs are missing
+
+
+def everywhere(rule: Rule) -> Judge:
+    """A claim that must hold at every place where there are runs; places without are named."""
+
+    def judge(tallies: Sequence[Tally]) -> Verdict:
+        found = {place: rule(here) for place, here in places(tallies).items()}
+        return combined(found)
+
+    return judge
+
+
+def combined(found: dict[Place, Finding | None]) -> Verdict:
+    """One verdict from those of several places."""
+    said = {place: each for place, each in found.items() if each is not None}
+    missing = [at(place) for place, each in found.items() if each is None]
+    rest = f" Not run: {', '.join(missing)}." if missing else ""
+    if not said:
+        return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
+    words = "; ".join(f"{at(place)}: {text}" for place, (_, text) in said.items())
+    return Verdict(HELD if all(good for good, _ in said.values()) else NOT_HELD, f"{words}.{rest}")
+
+
+def number(tally: Tally, digits: int = 2) -> str:
+    """`97.52 ± 0.07`, without the deviation where there is one run."""
+    deviation = "" if tally.deviation is None else f" ± {tally.deviation:.{digits}f}"
+    return f"{tally.mean:.{digits}f}{deviation}"
+
+
+def named(tally: Tally, digits: int = 2) -> str:
+    """`PGD 97.52 ± 0.07`."""
+    return f"{tally.cell.name} {number(tally, digits)}"
+
+
+def find(tallies: Iterable[Tally], name: str) -> Tally | None:
+    """The tally of this name, if it has runs."""
+    return next((each for each in tallies if each.cell.name == name and each), None)
+
+
+def noise_of(one: Tally, other: Tally) -> float:
+    """The deviation of a difference between single runs of both; 0 where it is not known."""
+    return math.hypot(one.deviation or 0.0, other.deviation or 0.0)
+
+
+def best(name: str, rivals_needed: int = 1) -> Rule:
+    """The cell of this name has the highest mean, or is within one deviation of the highest (a tie, D29)."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        champion = find(here, name)
+        rivals = [each for each in here if each and each.cell.name != name]
+        if champion is None or len(rivals) < rivals_needed:
+            return None
+        rival = max(rivals, key=lambda each: each.mean)
+        ahead = champion.mean - rival.mean
+        tie = -noise_of(champion, rival) <= ahead < 0
+        absent = [each.cell.name for each in here if not each]
+        text = f"{named(champion)} against {number(rival)} of the best other, {rival.cell.name}"
+        text += " (a tie within one deviation)" if tie else ""
+        return ahead >= 0 or tie, text + (f" (without {', '.join(absent)})" if absent else "")
+
+    return rule
+
+
+def above(name: str, other: str, by: float = 0.0) -> Rule:
+    """One cell's mean is above another's by at least so many points (a negative number: not lower by more)."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        one, two = find(here, name), find(here, other)
+        if one is None or two is None:
+            return None
+        return one.mean - two.mean >= by, f"{named(one)}, {named(two)}, difference {one.mean - two.mean:+.2f}"
+
+    return rule
+
+
+def both(*rules: Rule) -> Rule:
+    """All of these rules at once; what is known to fail fails, even while another is not known yet."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        said = [each for each in (one(here) for one in rules) if each is not None]
+        failed = [each for each in said if not each[0]]
+        if len(said) < len(rules) and not failed:
+            return None
+        return not failed, ", and ".join(text for _, text in failed or said)
+
+    return rule
+
+
+def falling(names: Sequence[str]) -> Rule:
+    """The means of these cells fall from each to the next."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        found = [each for each in (find(here, name) for name in names) if each is not None]
+        if len(found) < len(names):
+            return None
+        falls = all(one.mean > two.mean for one, two in zip(found, found[1:], strict=False))
+        return falls, ", ".join(named(each) for each in found)
+
+    return rule
+
+
+def lowest(name: str, among: Sequence[str]) -> Rule:
+    """The cell of this name has the lowest mean among these."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        found = [each for each in (find(here, one) for one in among) if each is not None]
+        chosen = find(here, name)
+        if chosen is None or len(found) < len(among):
+            return None
+        others = ", ".join(named(each) for each in found if each is not chosen)
+        return all(chosen.mean <= each.mean for each in found), f"{named(chosen)}, the others {others}"
+
+    return rule
+
+
+def share_of(name: str, whole: str, at_most: float) -> Rule:
+    """One cell's mean is at most this share of another's."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        part, all_of_it = find(here, name), find(here, whole)
+        if part is None or all_of_it is None:
+            return None
+        share = part.mean / all_of_it.mean
+        return share <= at_most, f"{part.cell.name} is {share * 100:.1f}% of {all_of_it.cell.name}"
+
+    return rule
+
+
+def superior(name: str, other: str, trials: int, level: float = 0.05) -> Rule:
+    """Welch's test, one-sided: the first cell's values are larger than the second's, with enough trials of both."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        one, two = find(here, name), find(here, other)
+        if one is None or two is None or min(len(one.values), len(two.values)) < trials:
+            return None
+        p = welch(one.values, two.values)
+        counts = f"{len(one.values)} trials of {name}, {len(two.values)} of {other}"
+        text = f"{named(one)}, {named(two)}, p = {p:.2g} (Welch, one-sided; {counts})"
+        return p < level and one.mean > two.mean, text
+
+    return rule
+
+
+def welch(one: Sequence[float], two: Sequence[float]) -> float:
+    """The one-sided p-value of Welch's test that `one` has the larger mean."""
+    from scipy import stats
+
+    return float(stats.ttest_ind(one, two, equal_var=False, alternative="greater").pvalue)
+
+
+def same_order(rules: Sequence[str]) -> Judge:
+    """The methods rank alike under every selection rule: cells are named `method, rule`."""
+
+    def judge(tallies: Sequence[Tally]) -> Verdict:
+        orders: dict[str, list[str]] = {}
+        for rule in rules:
+            under = [each for each in tallies if each and each.cell.name.endswith(f", {rule}")]
+            ranked = sorted(under, key=lambda each: -each.mean)
+            orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
+        if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
+            return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
+        words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items())
+        return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")
+
+    return judge
