@@ -1,4 +1,4 @@
-"""What is read from a finished run besides its metrics: accuracy stage by stage, selection rules, a histogram of scores.
+"""What is read from a finished run besides its metrics: accuracy by stage, selection rules, a histogram of scores.
 
 Plain numbers from `history.csv` and `vectors.npz`, kept in `result.json`, so that a study needs nothing else.
 """
@@ -28,7 +28,7 @@ def measures(history: Sequence[Mapping[str, Any]], vectors: Mapping[str, Any]) -
 
 
 def selection(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The epochs that three rules would report: the last, the lowest loss on biased validation rows, the oracle (D6)."""
+    """The epochs that three rules would report: the last, the lowest biased validation loss, the oracle (D6)."""
     told = [row for row in rows if row.get("valid_loss") is not None and row.get("unbiased") is not None]
     if not told:
         return {}

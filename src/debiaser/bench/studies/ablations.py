@@ -76,7 +76,6 @@ gce_ablation = Study(
     tuple(alpha_cell(alpha, rho, biased) for rho in CMNIST_RHOS for biased in (False, True) for alpha in ALPHAS),
     everywhere(falling([f"alpha {alpha}, biased model" for alpha in ALPHAS])),
     "The paper's own sentence (best at 0.9) fits one of its three rows, so this is judged instead (D30).",
-    needs=("stages",),
 )
 
 single_stage = Study(
@@ -126,6 +125,6 @@ effect_grad_score = Study(
         )
     ),
     everywhere(both(above("PGD", "PGD + loss"), above("LfF + gradient", "LfF"))),
-    "PGD + loss: cross-entropy of the biased model after its last epoch; LfF + gradient: norms of the last layer in place "
-    "of the losses it averages (D38).",
+    "PGD + loss: cross-entropy of the biased model after its last epoch; LfF + gradient: norms of the last layer in "
+    "place of the losses it averages (D38).",
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
 
@@ -102,7 +103,7 @@ def falling(names: Sequence[str]) -> Rule:
         found = [each for each in (find(here, name) for name in names) if each is not None]
         if len(found) < len(names):
             return None
-        falls = all(one.mean > two.mean for one, two in zip(found, found[1:], strict=False))
+        falls = all(one.mean > two.mean for one, two in pairwise(found))
         return falls, ", ".join(named(each) for each in found)
 
     return rule

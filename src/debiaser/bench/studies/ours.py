@@ -31,8 +31,8 @@ twice_the_length = Study(
             above("Resampling only", "Vanilla, twice as long", by=10.0),
         )
     ),
-    "Resampling only: the debiased model starts afresh instead of from the biased one, so nothing but the draws is left "
-    "of step 1. Under `fast` all methods see as many samples already; twice the length is twice that.",
+    "Resampling only: the debiased model starts afresh instead of from the biased one, so nothing but the draws is "
+    "left of step 1. Under `fast` all methods see as many samples already; twice the length is twice that.",
     ours=True,
 )
 
@@ -99,8 +99,8 @@ RULES = {"last": "last epoch", "best_valid": "best biased validation", "oracle":
 selection = Study(
     "selection",
     "Which epoch is reported (D6)",
-    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation rows, and by "
-    "the best epoch on test data.",
+    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation rows, and "
+    "by the best epoch on test data.",
     tuple(
         Cell(f"{method_name(m)}, {words}", "cmnist", m, RHO, reads=f"selection.{rule}.unbiased", printed=False)
         for rule, words in RULES.items()
@@ -109,7 +109,6 @@ selection = Study(
     same_order(tuple(RULES.values())),
     "Epochs of the last stage. The oracle looks at test data and is shown for this comparison only; every other table "
     "reports the last epoch.",
-    needs=("selection",),
     ours=True,
 )
 

@@ -36,6 +36,11 @@ class Cell:
     printed: bool = True
 
     @property
+    def part(self) -> str:
+        """Which part of a result is read."""
+        return self.reads.partition(".")[0]
+
+    @property
     def place(self) -> Place:
         """What cells must share to be compared."""
         return self.dataset, self.rho, self.noise
@@ -101,8 +106,8 @@ Judge: TypeAlias = Callable[[Sequence[Tally]], Verdict]
 class Study:
     """A table or figure of the paper, or a study of ours, by its label.
 
-    `claim`: what is judged, in words. `protocol`: what the reader must know beyond recipe and seeds. `figure`: how it is
-    drawn. `seeds`: at least so many. `needs`: parts that a result must have beyond metrics and times.
+    `claim`: what is judged, in words. `protocol`: what the reader must know beyond recipe and seeds. `figure`: how it
+    is drawn. `seeds`: at least so many.
     """
 
     label: str
@@ -113,7 +118,6 @@ class Study:
     protocol: str = ""
     figure: str = "bars"
     seeds: int = 1
-    needs: tuple[str, ...] = ()
     ours: bool = False
 
     def on(self, dataset: str) -> "Study":
