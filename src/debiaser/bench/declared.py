@@ -11,13 +11,14 @@ from typing import Any
 
 from debiaser.errors import known
 
+HOME = files("debiaser") / "methods"  # asking for the package `debiaser.methods` would import it
 KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "float | None": float | None}
 
 
 @cache
 def declared(method: str) -> dict[str, tuple[type | UnionType, Any]]:
     """Type and default of every field of one of our methods, by name, in order."""
-    home = files("debiaser.methods") / f"{method}.py"
+    home = HOME / f"{method}.py"
     if not home.is_file():
         raise known("method", method, methods())
     return next(fields for fields in map(fields_of, ast.parse(home.read_text(encoding="utf-8")).body) if fields)
@@ -25,7 +26,7 @@ def declared(method: str) -> dict[str, tuple[type | UnionType, Any]]:
 
 def methods() -> list[str]:
     """The methods of the house: every file of theirs that declares one."""
-    texts = {each.name.removesuffix(".py"): each for each in files("debiaser.methods").iterdir() if each.is_file()}
+    texts = {each.name.removesuffix(".py"): each for each in HOME.iterdir() if each.is_file()}
     return sorted(
         name
         for name, each in texts.items()

@@ -25,7 +25,7 @@ def add_fisher(folder: Path, result: Result, data: Path | None = None, device: s
     """The result with a part `fisher`, which is also written to the run's folder.
 
     Each training row counts as often as the method drew it: h(x) of PGD, all alike for Vanilla (the paper's figure
-    `invq_compare`). The last layer's matrix is singular, so the inverse is damped, by the same numbers everywhere (D37).
+    `invq_compare`). The last layer's matrix is singular, so the inverse is damped, by the same numbers always (D37).
     """
     spec = spec_of(result["spec"])
     benchmark = load(spec, data)

@@ -30,13 +30,29 @@ HISTORY = (
 def read_result(run_dir: Path) -> Result | None:
     """The result of a finished run; None where there is none, or none that is whole and this folder's."""
     try:
-        result: Result = json.loads((run_dir / "result.json").read_text(), parse_constant=refuse)
+        return examine(run_dir / "result.json", run_dir.name)
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(result, dict) or result.get("protocol") != PROTOCOL or result.get("key") != run_dir.name:
-        return None
-    whole = all(isinstance(result.get(name), kind) for name, kind in PARTS.items())
-    return result if whole and all(value is None or is_number(value) for value in result["metrics"].values()) else None
+
+
+def examine(path: Path, key: str) -> Result:
+    """The result in a file that should be that of the run `key`; a ValueError says what is wrong with it."""
+    try:
+        result: Result = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError("it is no complete JSON") from error
+    if not isinstance(result, dict) or "protocol" not in result:
+        raise ValueError("it is no result of debiaser")
+    if result["protocol"] != PROTOCOL:
+        raise ValueError(f"it was made under protocol {result['protocol']}, this version has {PROTOCOL}")
+    if result.get("key") != key:
+        raise ValueError("its name is not that of the run in it")
+    for name, kind in PARTS.items():
+        if not isinstance(result.get(name), kind):
+            raise ValueError(f"it has no usable '{name}'")  # noqa: TRY004 (one kind of error for the caller)
+    if not all(value is None or is_number(value) for value in result["metrics"].values()):
+        raise ValueError("its metrics are not all numbers")
+    return result
 
 
 def refuse(constant: str) -> float:

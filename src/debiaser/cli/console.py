@@ -3,23 +3,28 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
-from debiaser.learn.engine import Row, Silence
+if TYPE_CHECKING:  # a plan of runs is shown without loading torch
+    from debiaser.learn.engine import Row
 
 EVERY = 15.0  # seconds between plain progress lines
+LONG = 600.0  # seconds from which on the expected end is told
 EARLY = 0.01  # of the steps: before, the time left cannot be told
 
 
@@ -36,10 +41,10 @@ class Reporter(Protocol):
 
     def begin(self, stage: str, steps: int, done: int) -> None: ...
     def step(self) -> None: ...
-    def end(self, stage: str, row: Row | None) -> None: ...
+    def end(self, stage: str, row: "Row | None") -> None: ...
 
 
-class Quietly(Silence):
+class Quietly:
     """Says nothing."""
 
     def announce(self, what: str) -> None:
@@ -48,13 +53,33 @@ class Quietly(Silence):
     def close(self) -> None:
         pass
 
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        pass
+
+    def step(self) -> None:
+        pass
+
+    def end(self, stage: str, row: "Row | None") -> None:
+        pass
+
+
+class EndColumn(ProgressColumn):
+    """When a long stage is expected to end."""
+
+    def render(self, task: Task) -> Text:
+        """`until 14:05`, or nothing for what takes minutes only."""
+        left = task.time_remaining
+        return Text(until(task.elapsed or 0.0, left) if left else "")
+
 
 class Bars:
     """One bar per stage, with elapsed time and time left."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+        self.progress = Progress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), EndColumn(), console=Console(stderr=True)
+        )
         self.progress.start()
         self.what, self.current = "", TaskID(0)
 
@@ -67,7 +92,7 @@ class Bars:
     def step(self) -> None:
         self.progress.advance(self.current)
 
-    def end(self, stage: str, row: Row | None) -> None:  # noqa: ARG002
+    def end(self, stage: str, row: "Row | None") -> None:  # noqa: ARG002
         self.progress.refresh()
 
     def close(self) -> None:
@@ -96,9 +121,11 @@ class Lines:
         if now - self.said >= EVERY and EARLY * self.steps <= self.done < self.steps:
             self.said = now
             left = (now - self.started) / (self.done - self.first) * (self.steps - self.done)
-            say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, about {duration(left)} left")
+            end = until(now - self.started, left)
+            told = f"about {duration(left)} left{f', {end}' if end else ''}"
+            say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, {told}")
 
-    def end(self, stage: str, row: Row | None) -> None:  # noqa: ARG002
+    def end(self, stage: str, row: "Row | None") -> None:  # noqa: ARG002
         say(f"{label(self.what, stage)}: done in {duration(time.monotonic() - self.started)}")
 
     def close(self) -> None:
@@ -167,11 +194,24 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool) -> None:
-    """A table: the first column to the left, numbers to the right."""
+def until(elapsed: float, left: float) -> str:
+    """`until about 14:05` for what takes longer than ten minutes in all, else nothing."""
+    return f"until about {clock(left)}" if elapsed + left > LONG else ""
+
+
+def clock(seconds: float) -> str:
+    """The time of day so many seconds from now, with the weekday where it is not today."""
+    now, then = time.localtime(), time.localtime(time.time() + seconds)
+    return time.strftime("%H:%M" if now.tm_yday == then.tm_yday else "%a %H:%M", then)
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool, words: bool = False
+) -> None:
+    """A table: the first column to the left, numbers to the right; with `words`, all to the left."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if not number else "right", no_wrap=not number)
+        table.add_column(column, justify="left" if words or not number else "right", no_wrap=not number)
     for row in rows:
         table.add_row(*row)
     Console(stderr=to_stderr, width=None if is_terminal(sys.stdout) else 120).print(table)

@@ -76,7 +76,7 @@ def histogram(scores: np.ndarray, conflicting: np.ndarray, flipped: np.ndarray, 
         axes.set_ylim(bottom=0)
         axes.set_xlabel("score" + (" (logarithmic)" if logarithmic else ""))
         axes.set_ylabel("% of its kind")
-        return _svg(figure, name, alt)
+        return as_svg(figure, name, alt)
 
 
 def bin_edges(scores: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -117,7 +117,7 @@ def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> str:
         axes.set_ylabel(ylabel)
         axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
         axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        return _svg(figure, name, alt)
+        return as_svg(figure, name, alt)
 
 
 def _draw_stages(axes: Axes, curve: Curve) -> None:
@@ -155,7 +155,7 @@ def _empty() -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _svg(figure: Figure, name: str, alt: str) -> str:
+def as_svg(figure: Figure, name: str, alt: str) -> str:
     """The figure's text, made fit to stand inside a page: no prolog, ids of its own, colours as variables."""
     stream = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -1,0 +1,135 @@
+"""Finished runs, found by what they are: in a folder of runs, in copies of their results, or in both."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from debiaser.bench.measures import PARTS, measured
+from debiaser.bench.results import Result, examine
+from debiaser.bench.settings import SETTINGS
+from debiaser.bench.spec import Spec, digest_of
+from debiaser.bench.studies.study import Cell
+
+SEEDS = ("seed", "data_seed")
+STAGES = "stages"  # the folder below a folder of runs that keeps stages for other runs; it holds no results
+
+
+@dataclass(frozen=True)
+class Store:
+    """Results by signature (everything but the seed) and seed; `left_out` has a sentence for each that cannot count."""
+
+    results: Mapping[str, Mapping[int, Result]] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    def of(self, spec: Spec) -> Mapping[int, Result]:
+        """The results of this run with any seed."""
+        return self.results.get(signature(spec.plain()), {})
+
+    def finished(self, cell: Cell, spec: Spec) -> Result | None:
+        """The result of this run, if it has the part that the cell reads or can be given it."""
+        result = self.of(spec).get(spec.seed)
+        if result is None or cell.part in result or (cell.part in PARTS and PARTS[0] in result):
+            return result
+        can_be_measured = cell.part == "fisher" and (self.folders.get(spec.key, Path()) / "model.safetensors").is_file()
+        return result if can_be_measured else None
+
+    def all(self) -> Iterable[Result]:
+        """Every result."""
+        return [result for seeds in self.results.values() for result in seeds.values()]
+
+
+def signature(plain: Mapping[str, Any]) -> str:
+    """A spec without its seeds, as text: what runs must share to be averaged."""
+    return json.dumps({name: value for name, value in plain.items() if name not in SEEDS}, sort_keys=True)
+
+
+def gather(runs: Path, copies: Path | None = None) -> Store:
+    """The results below a folder of runs, and copies of results by dataset; each run once, a run's own folder first."""
+    found: dict[str, dict[int, Result]] = {}
+    folders: dict[str, Path] = {}
+    left_out: list[str] = []
+    for path, key, shown in [*run_files(runs), *copy_files(copies)]:
+        try:
+            result = examine(path, key)
+            check_spec(result)
+        except (OSError, ValueError, RecursionError) as error:
+            left_out.append(f"{shown} was left out: {error}.")
+            continue
+        if path.name == "result.json" and PARTS[0] not in result:  # made before runs kept these parts
+            result |= measured(path.parent)
+        same = found.setdefault(signature(result["spec"]), {})
+        first = same.setdefault(int(result["seed"]), result)
+        if path.name == "result.json":
+            folders.setdefault(key, path.parent)
+        if first is not result:
+            if first["metrics"] != result["metrics"]:
+                left_out.append(f"{shown} was left out: the same run is there with other numbers.")
+            same[int(result["seed"])] = {**result, **first}  # a copy may know what an old folder does not
+    return Store(found, folders, tuple(left_out))
+
+
+def run_files(runs: Path) -> list[tuple[Path, str, str]]:
+    """File, key and name to show of every result at any depth below a folder."""
+    found = []
+    for name, subfolders, files in os.walk(runs):
+        subfolders[:] = sorted(each for each in subfolders if each != STAGES)
+        here = Path(name)
+        if "result.json" in files:
+            found.append((here / "result.json", here.name, (here / "result.json").relative_to(runs).as_posix()))
+    return found
+
+
+def copy_files(copies: Path | None) -> list[tuple[Path, str, str]]:
+    """The same for `<dataset>/<key>.json` below a folder of copies."""
+    if copies is None:
+        return []
+    return [
+        (path, path.stem, path.relative_to(copies).as_posix())
+        for dataset in SETTINGS
+        for path in sorted((copies / dataset).glob("*.json"))
+    ]
+
+
+def check_spec(result: Result) -> None:
+    """A ValueError if the spec in a result is not the one that its key was made of."""
+    spec = result["spec"]
+    if digest_of(spec) != str(result["key"]).rpartition("-")[2]:
+        raise ValueError("its settings are not those that its key was made of")
+    if not isinstance(result["seed"], int) or spec.get("seed") != result["seed"]:
+        raise ValueError("its seed is not that of its settings")
+
+
+def strangers(store: Store, cells: Iterable[Cell], planned: set[str], recipe: str) -> list[str]:
+    """A sentence for each result that looks like a cell's but was made otherwise, and is therefore not averaged.
+
+    `planned`: the signatures of every cell of every study, whose results have places of their own.
+    """
+    wanted: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for cell in cells:
+        spec = cell.spec(recipe, 0)
+        wanted.setdefault((cell.dataset, cell.method, spec.rho, cell.noise), spec.plain())
+    said = []
+    for text, seeds in store.results.items():
+        first = next(iter(seeds.values()))
+        like = (first["dataset"], first["method"], first["rho"], first["spec"].get("noise"))
+        if text in planned or like not in wanted or first["recipe"] != recipe:
+            continue
+        keys = ", ".join(str(result["key"]) for result in seeds.values())
+        said.append(f"{keys} was left out: another protocol ({', '.join(differing(wanted[like], first['spec']))}).")
+    return said
+
+
+def differing(usual: Mapping[str, Any], spec: Mapping[str, Any], above: str = "") -> list[str]:
+    """`recipe.epochs 1 instead of 10`, for every setting in which two specs differ, seeds aside."""
+    said = []
+    for name in sorted({*usual, *spec} - set(SEEDS)):
+        one, other = usual.get(name), spec.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            said += differing(one, other, f"{above}{name}.")
+        elif one != other:
+            said.append(f"{above}{name} {other} instead of {one}")
+    return said

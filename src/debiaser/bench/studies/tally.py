@@ -1,0 +1,186 @@
+"""From stored results to what a study says: tallies, a verdict, and plain values for screen, page and docs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from debiaser.bench.results import Result
+from debiaser.bench.spec import Spec
+from debiaser.bench.studies.store import Store, signature, strangers
+from debiaser.bench.studies.study import Cell, Study, Tally, at, read
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a study is run: recipe, number of seeds (None: all that are there), epochs per stage if not the recipe's."""
+
+    recipe: str = "fast"
+    seeds: int | None = None
+    epochs: int | None = None
+
+    def of(self, study: Study) -> range:
+        """The seeds of a study: those asked for, but at least as many as it needs."""
+        return range(max(self.seeds or 1, study.seeds))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run that a study lacks."""
+
+    cell: Cell
+    spec: Spec
+    words: tuple[str, ...]
+
+
+def tally(study: Study, store: Store, scale: Scale) -> list[Tally]:
+    """The cells of a study with what their runs gave."""
+    found = []
+    for cell in study.cells:
+        results = store.of(cell.spec(scale.recipe, 0, scale.epochs))
+        seeds = sorted(seed for seed in results if scale.seeds is None or seed in scale.of(study))
+        told = [
+            (seed, results[seed], value) for seed in seeds if (value := read(results[seed], cell.reads)) is not None
+        ]
+        values = tuple(value for _, _, value in told)
+        found.append(Tally(cell, values, tuple(seed for seed, *_ in told), tuple(result for _, result, _ in told)))
+    return found
+
+
+def missing(studies: Sequence[Study], store: Store, scale: Scale) -> list[Missing]:
+    """The runs that are not finished, each once, all cells of a seed before the next seed."""
+    found: dict[str, Missing] = {}
+    for study in studies:
+        for seed in scale.of(study):
+            for cell in study.cells:
+                spec = cell.spec(scale.recipe, seed, scale.epochs)
+                if store.finished(cell, spec) is None:
+                    words = tuple(cell.command(scale.recipe, seed, scale.epochs))
+                    found.setdefault(spec.key, Missing(cell, spec, words))
+    return list(found.values())
+
+
+@cache
+def planned(recipe: str, epochs: int | None) -> frozenset[str]:
+    """The signatures of every cell of every study."""
+    from debiaser.bench.studies import STUDIES
+
+    cells = {cell for study in STUDIES.values() for cell in study.cells}
+    return frozenset(signature(cell.spec(recipe, 0, epochs).plain()) for cell in cells)
+
+
+def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
+    """What a study says, as plain values."""
+    tallies = tally(study, store, scale)
+    verdict = study.judge(tallies)
+    own = {signature(cell.spec(scale.recipe, 0, scale.epochs).plain()) for cell in study.cells}
+    lacking = missing([study], store, scale)
+    return {
+        "study": study.label,
+        "title": study.title,
+        "ours": study.ours,
+        "claim": verdict.claim,
+        "statement": study.claim,
+        "sentence": verdict.sentence,
+        "scale": scale_in_words(tallies, scale),
+        "protocol": protocol(study, tallies, scale),
+        "figure": study.figure,
+        "cells": [plain_cell(study, each) for each in tallies],
+        "histograms": histograms(tallies) if study.figure == "histograms" else [],
+        "not_run": [" ".join(each.words) for each in lacking],
+        "left_out": strangers(store, study.cells, set(planned(scale.recipe, scale.epochs)) | own, scale.recipe),
+    }
+
+
+def plain_cell(study: Study, tally: Tally) -> dict[str, Any]:
+    """A cell as plain values: ours beside published."""
+    cell, printed = tally.cell, tally.cell.published(study.label)
+    mean = tally.mean if tally else None
+    return {
+        "name": cell.name,
+        "place": at(cell.place),
+        "dataset": cell.dataset,
+        "method": cell.method,
+        "rho": cell.rho,
+        "noise": cell.noise,
+        "settings": list(cell.changes),
+        "metric": cell.metric,
+        "reads": cell.reads,
+        "mean": mean,
+        "std": tally.deviation,
+        "runs": len(tally.values),
+        "seeds": list(tally.seeds),
+        "values": list(tally.values),
+        "published": printed.mean if printed else None,
+        "published_std": printed.std if printed else None,
+        "difference": mean - printed.mean if mean is not None and printed and printed.mean is not None else None,
+        "note": printed.note if printed else "",
+    }
+
+
+def histograms(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    """The histogram of the lowest seed at each place."""
+    found: dict[str, dict[str, Any]] = {}
+    for tally in tallies:
+        for seed, result in zip(tally.seeds, tally.results, strict=True):
+            if "histogram" in result:
+                found.setdefault(at(tally.cell.place), {"seed": seed, **result["histogram"]})
+    return [{"place": place, **each} for place, each in found.items()]
+
+
+def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
+    """`recipe fast, 1,080,000 samples seen a run, 1 to 3 runs a cell`."""
+    counts = sorted({len(each.values) for each in tallies if each})
+    seen = sorted({int(result["samples_seen"]) for each in tallies for result in each.results})
+    words = [f"recipe {scale.recipe}" + (f" with {scale.epochs} epochs a stage" if scale.epochs else "")]
+    words += [f"{between(seen)} training samples seen a run"] if seen else []
+    words += [f"{between(counts)} run{'s' if counts[-1] > 1 else ''} a cell"] if counts else ["no runs"]
+    return ", ".join(words)
+
+
+def between(numbers: Sequence[int]) -> str:
+    """`3`, or `1 to 3`."""
+    low, high = f"{numbers[0]:,}", f"{numbers[-1]:,}"
+    return low if low == high else f"{low} to {high}"
+
+
+AVERAGES = {
+    "unbiased": "accuracy in percent over all test rows",
+    "group_average": "mean accuracy over the groups in percent",
+    "worst_group": "accuracy in percent on the worst group",
+    "seconds": "seconds of wall time",
+    "samples": "number of training rows",
+    "fisher_trace": "trace of the damped inverse",
+}
+
+
+def protocol(study: Study, tallies: Sequence[Tally], scale: Scale) -> str:
+    """Recipe, selection rule, what the numbers are, and what the study itself has to say."""
+    metrics = list(dict.fromkeys(AVERAGES.get(each.cell.metric, each.cell.metric) for each in tallies))
+    rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
+    numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds, data drawn anew for each"
+    return f"Recipe `{scale.recipe}`; {rule}. {numbers}. {study.protocol}".strip()
+
+
+ONE_STAGE = ("vanilla", "lff", "disen")
+TWO_STAGES = {"pgd": ("biased", "debiased"), "jtt": ("identification", "final")}
+
+
+def epochs_of(spec: Spec) -> int:
+    """How often a run goes through the training rows, over all stages."""
+    recipe = spec.recipe
+    if spec.method in ONE_STAGE:
+        return recipe.of_stage(spec.method, float(spec.fields.get("length", 1)) * recipe.single_stage).epochs
+    first, second = TWO_STAGES.get(spec.method, ("reference", "debiased"))
+    return recipe.of_stage(first).epochs + recipe.of_stage(second).epochs
+
+
+def expected_seconds(spec: Spec, results: Sequence[Result]) -> float | None:
+    """How long a run may take, by the median pace of past runs: of its method on its dataset, else of any there."""
+    there = [each for each in results if each["dataset"] == spec.dataset and each["samples_seen"]]
+    alike = [each for each in there if each["method"] == spec.method] or there
+    if not alike:
+        return None
+    paces = sorted(sum(each["seconds"].values()) / each["samples_seen"] for each in alike)
+    rows = alike[0]["rows"].get("train") or 0
+    return float(paces[len(paces) // 2] * epochs_of(spec) * rows)

@@ -1,0 +1,216 @@
+"""study: the runs behind a table or figure of the paper, then the table beside the published numbers."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from debiaser.cli import app as options
+from debiaser.cli.app import app
+from debiaser.errors import Misuse, Problem
+
+Found = dict[str, Any]
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours, all, or list.")],
+    recipe: options.RecipeName = "fast",
+    seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds from 0 on.")] = 1,
+    epochs: options.Epochs = None,
+    only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
+    rho: Annotated[float | None, typer.Option(help="The cells of this rho alone.")] = None,
+    on: Annotated[str | None, typer.Option(help="Another dataset instead of the study's, such as digits.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at once, each a process; threads are divided.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What would run and how long; nothing is made.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="One shell line per missing run; nothing is made.")
+    ] = False,
+    data: options.Data = None,
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Folder for runs.")] = Path("runs"),
+    results: Annotated[
+        Path | None, typer.Option(help="Copies of results that count as finished; by default ./results where it is.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as PDF and PNG.")] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
+    from debiaser.bench.studies import find_studies
+    from debiaser.bench.studies.store import gather
+    from debiaser.bench.studies.tally import Scale, missing
+
+    if name == "list":
+        list_studies(as_json)
+        return
+    for option, value in (("--seeds", seeds), ("--workers", workers), ("--epochs", epochs or 1)):
+        if value < 1:
+            raise Misuse(f"{option} must be at least 1, got {value}")
+    chosen = [placed(each, on, only, rho) for each in find_studies(name)]
+    if not any(each.cells for each in chosen):
+        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
+    chosen = [each for each in chosen if each.cells]
+    copies = results or (Path("results") if Path("results").is_dir() else None)
+    scale, store = Scale(recipe, seeds, epochs), gather(out, copies)
+    lacking = missing(chosen, store, scale)
+    if commands:
+        show_commands(lacking, out, data, device)
+    elif dry_run:
+        show_plan(name, chosen, lacking, store, workers, as_json)
+    else:
+        failures = make(lacking, chosen, store, scale, out, data, device, workers, quiet)
+        show(name, chosen, gather(out, copies), scale, figures, as_json)
+        if failures:
+            listed = "; ".join(f"{each.run.spec.key}: {each.reason}" for each in failures[:3])
+            raise Problem(f"{len(failures)} of {len(lacking)} runs failed: {listed}; the same command tries them again")
+
+
+def placed(study: Any, on: str | None, only: str | None, rho: float | None) -> Any:
+    """The study on another dataset, or its cells of one dataset or rho."""
+    from debiaser.bench.settings import SETTINGS
+    from debiaser.errors import known
+
+    for dataset in filter(None, (on, only)):
+        if dataset not in SETTINGS:
+            raise known("dataset", dataset, SETTINGS)
+    return (study.on(on) if on else study).only(only, rho)
+
+
+def list_studies(as_json: bool) -> None:
+    """Every study by the paper's label, with its claim."""
+    from debiaser.bench.studies import STUDIES
+    from debiaser.cli.console import show_table
+
+    if as_json:
+        from debiaser.cli.runs import print_json
+
+        listed = [{"study": s.label, "title": s.title, "claim": s.claim, "ours": s.ours} for s in STUDIES.values()]
+        print_json({"studies": listed})
+        return
+    for title, ours in (("The paper's tables and figures", False), ("Studies of ours", True)):
+        rows = [(each.label, each.title, each.claim) for each in STUDIES.values() if each.ours is ours]
+        show_table(title, ("label", "what", "claim"), rows, False, words=True)
+
+
+def show_commands(lacking: list[Any], out: Path, data: Path | None, device: str) -> None:
+    """One shell line per run, for a cluster's job array."""
+    from debiaser.bench.studies.running import Crew
+
+    crew = Crew(out, data, device=device)
+    for each in lacking:
+        typer.echo(shlex.join(["debiaser", *crew.words(each)]))
+
+
+def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
+    """What would run, and how long from past runs."""
+    from debiaser.bench.studies.tally import expected_seconds
+    from debiaser.cli.console import duration
+
+    past = list(store.all())
+    times = [expected_seconds(each.spec, past) for each in lacking]
+    known = [each for each in times if each is not None]
+    if as_json:
+        from debiaser.cli.runs import print_json
+
+        runs = [
+            {"command": shlex.join(["debiaser", *each.words]), "key": each.spec.key, "seconds": seconds}
+            for each, seconds in zip(lacking, times, strict=True)
+        ]
+        print_json({"study": name, "runs": runs, "seconds": sum(known), "unknown": len(times) - len(known)})
+        return
+    for each, seconds in zip(lacking, times, strict=True):
+        told = "unknown" if seconds is None else duration(seconds)
+        typer.echo(f"{told:>12}  {shlex.join(['debiaser', *each.words])}")
+    listed = ", ".join(each.label for each in chosen)
+    total = f"about {duration(sum(known) / workers)} with {workers} worker{'s' if workers > 1 else ''}"
+    unknown = len(times) - len(known)
+    total += f", and {unknown} of unknown length" if unknown else ""
+    typer.echo(f"{listed}: {len(lacking)} runs missing" + (f"; {total}, by the pace of past runs" if lacking else ""))
+
+
+def make(
+    lacking: list[Any],
+    chosen: list[Any],
+    store: Any,
+    scale: Any,
+    out: Path,
+    data: Path | None,
+    device: str,
+    workers: int,
+    quiet: bool,
+) -> list[Any]:
+    """Make the missing runs with progress; what failed comes back."""
+    from debiaser.bench.studies.running import Crew, add_parts
+    from debiaser.bench.studies.tally import expected_seconds
+    from debiaser.cli.console import LONG, clock, duration, say
+
+    def tell(line: str) -> None:
+        if not quiet:
+            say(line)
+
+    past, done, started = list(store.all()), 0, time.monotonic()
+    times = {each.spec.key: expected_seconds(each.spec, past) for each in lacking}
+    whole = sum(each for each in times.values() if each) / workers
+    if lacking:
+        until = f", until about {clock(whole)}" if whole > LONG else ""
+        tell(f"{len(lacking)} runs" + (f", about {duration(whole)}{until}" if whole else ""))
+
+    def ended(run: Any, failure: Any) -> None:
+        nonlocal done
+        done += 1
+        left = (time.monotonic() - started) / done * (len(lacking) - done)
+        rest = f"; about {duration(left)} left, until about {clock(left)}" if done < len(lacking) else ""
+        tell(f"{done} of {len(lacking)}: {run.spec.key} {f'failed: {failure.reason}' if failure else 'done'}{rest}")
+
+    def told(run: Any, line: str) -> None:
+        if workers == 1:
+            tell(f"  {run.cell.name}, {line}")
+
+    failures = Crew(out, data, workers, device, told).make(lacking, ended)
+    add_parts(chosen, out, scale, data, tell)
+    return failures
+
+
+def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
+    """The table of each study, its claim and its protocol; figures and JSON where asked for."""
+    from debiaser.bench.studies.tally import findings
+    from debiaser.cli.runs import print_json
+    from debiaser.report.studies import write_figures
+
+    found = [findings(each, store, scale) for each in chosen]
+    for each in found:
+        show_study(each, as_json)
+    for sentence in store.left_out:
+        typer.echo(sentence, err=True)
+    drawn = [path for each in found for path in (write_figures(each, figures) if figures else [])]
+    if not as_json:
+        for path in drawn:
+            typer.echo(f"Drawn: {path}")
+    elif len(found) == 1:
+        print_json({**found[0], "figures": [str(path) for path in drawn], "unusable": list(store.left_out)})
+    else:
+        claims = {each["claim"] for each in found}
+        whole = "not held" if "not held" in claims else "held" if claims == {"held"} else "not testable"
+        cells = [{"study": each["study"], **cell} for each in found for cell in each["cells"]]
+        print_json({"study": name, "claim": whole, "cells": cells, "studies": found})
+
+
+def show_study(found: Found, to_stderr: bool) -> None:
+    """One study on the screen."""
+    from debiaser.cli.console import show_table
+    from debiaser.report.studies import text_table
+
+    show_table(f"{found['study']}: {found['title']}", *text_table(found), to_stderr)
+    lines = [
+        f"Claim: {found['statement']}",
+        f"{found['claim'].capitalize()} here ({found['scale']}). {found['sentence']}",
+        f"Protocol: {found['protocol']}",
+        *found["left_out"],
+    ]
+    if found["not_run"]:
+        lines.append(f"Not run: {len(found['not_run'])} runs; `debiaser study {found['study']} --commands` lists them.")
+    typer.echo("\n".join(lines) + "\n", err=to_stderr)
