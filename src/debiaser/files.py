@@ -7,12 +7,14 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from debiaser.errors import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def explain(error: OSError, path: Path) -> Problem:
@@ -103,7 +105,9 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """An `.npz` of plain arrays (no pickle)."""
+    import numpy as np  # most who write files write no arrays, and it takes a while to load
+
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)

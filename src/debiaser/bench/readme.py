@@ -2,7 +2,9 @@
 
 `python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
-`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
+`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these,
+and `usual`, to show no runs with fields changed. `studies` in place of a dataset is what every study says, and
+`studies summary` one line of each.
 """
 
 import argparse
@@ -12,9 +14,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from debiaser.bench.measures import PARTS, measured
 from debiaser.bench.results import Result, read_result
+from debiaser.bench.spec import planned_spec
+from debiaser.bench.studies import STUDIES
+from debiaser.bench.studies.store import gather
+from debiaser.bench.studies.tally import Scale, findings
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
+from debiaser.report import studies as report
 from debiaser.report.tables import markdown_table, summary_rows
 
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -22,10 +30,16 @@ MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of result
 
 def collect(runs: Path, results: Path) -> int:
     """How many finished runs below a folder were copied to `results/<dataset>/<key>.json`."""
-    found = [result for path in sorted(runs.rglob("result.json")) if (result := read_result(path.parent))]
-    for result in found:
+    count = 0
+    for path in sorted(runs.rglob("result.json")):
+        result = read_result(path.parent)
+        if result is None:
+            continue
+        if PARTS[0] not in result:  # made before runs kept these parts
+            result |= measured(path.parent)
         write_json(results / str(result["dataset"]) / f"{result['key']}.json", result)
-    return len(found)
+        count += 1
+    return count
 
 
 def read_results(results: Path, dataset: str) -> list[Result]:
@@ -35,15 +49,37 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [name=value ...]`."""
+    """The table for a mark: `dataset [usual] [name=value ...]`, or `studies [summary]`."""
     dataset, *filters = what.split()
+    if dataset == "studies":
+        return studies(results, "summary" in filters) + "\n"
     found = read_results(results, dataset)
     for condition in filters:
         name, _, value = condition.partition("=")
+        if name == "usual":
+            found = [result for result in found if is_usual(result)]
+            continue
         found = [result for result in found if str(result.get(name)) == value]
     if not found:
         return "*Not run yet.*\n"
     return markdown_table(summary_rows(found)) + "\n"
+
+
+def is_usual(result: Result) -> bool:
+    """Whether a run has no fields, noise, epochs or network but those of the settings."""
+    seed = int(result["seed"])
+    spec = planned_spec(result["dataset"], result["method"], result["rho"], result["recipe"], seed=seed)
+    return bool(spec.key == result["key"])
+
+
+def studies(results: Path, short: bool) -> str:
+    """What every study says of the kept results, at the recipe `fast`; in short, a line of each."""
+    store = gather(results / "no runs", results)
+    found = [findings(each, store, Scale("fast")) for each in STUDIES.values()]
+    if short:
+        return report.summary(found)
+    left_out = [f"*Left out*: {each}" for each in store.left_out]
+    return "\n\n".join([report.summary(found), *left_out, *(report.markdown(each) for each in found)])
 
 
 def renew(text: str, results: Path) -> str:

@@ -114,11 +114,29 @@ def report(
     from debiaser.report.page import find_runs, write_page
 
     runs = find_runs(runs_dir)
-    page = write_page(runs, out or runs_dir / "report.html")
+    page = write_page(runs, out or runs_dir / "report.html", studies=found_in(runs_dir))
     if as_json:
         print_json({"page": str(page), "runs": len(runs)})
     else:
         typer.echo(f"{len(runs)} runs; the page: {page.resolve()}")
+
+
+def found_in(runs_dir: Path) -> list[dict[str, Any]]:
+    """What every study says of the runs in a folder, at the recipe that most of them have; nothing where none says."""
+    from collections import Counter
+
+    from debiaser.bench.studies import STUDIES
+    from debiaser.bench.studies.store import gather
+    from debiaser.bench.studies.tally import Scale, findings
+    from debiaser.report.studies import page_part
+
+    store = gather(runs_dir)
+    recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in ("fast", "paper"))
+    if not recipes:
+        return []
+    scale = Scale(recipes.most_common(1)[0][0])
+    parts = [page_part(findings(each, store, scale)) for each in STUDIES.values()]
+    return parts if any(each["runs"] for each in parts) else []
 
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:

@@ -24,15 +24,20 @@ HERE = Path(__file__).parent
 ROOM = 2_000_000
 
 
-def write_page(run_dirs: Sequence[Path], destination: Path, title: str | None = None) -> Path:
-    """Write the page of these runs and return where it is; what `find_runs` had to leave out is named at its end."""
+def write_page(
+    run_dirs: Sequence[Path], destination: Path, title: str | None = None, studies: Sequence[dict[str, Any]] = ()
+) -> Path:
+    """Write the page of these runs and return where it is; what `find_runs` had to leave out is named at its end.
+
+    `studies`: what studies found in these runs, each as `report.studies.page_part` makes it.
+    """
     results, said = _read(run_dirs)
     left_out = run_dirs.left_out if isinstance(run_dirs, Found) else []
     if not results:
         reason = f" ({said[0].rstrip('.')})" if said else ""
         raise Problem(f"no finished run to report on{reason}; run `debiaser demo` or `debiaser train` first")
     sections = _sections(summary_rows(results))
-    write_text(destination, render(title or _title(results), sections, [*left_out, *said]))
+    write_text(destination, render(title or _title(results), sections, [*left_out, *said], studies))
     return destination
 
 
@@ -95,7 +100,12 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def render(title: str, sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
+def render(
+    title: str,
+    sections: Sequence[dict[str, Any]],
+    warnings: Sequence[str],
+    studies: Sequence[dict[str, Any]] = (),
+) -> str:
     """The page as text."""
     style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
     # The script is allowed by its hash: text from the data can never become a second one.
@@ -105,6 +115,7 @@ def render(title: str, sections: Sequence[dict[str, Any]], warnings: Sequence[st
         title=title,
         sections=sections,
         warnings=warnings,
+        studies=studies,
         policy=policy,
         style=Markup(style),  # noqa: S704 (our own files)
         script=Markup(script),  # noqa: S704

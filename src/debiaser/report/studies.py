@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from debiaser.report.tables import count, duration, spread
 
 Found = dict[str, Any]
@@ -93,7 +95,9 @@ def page_part(found: Found) -> Found:
     from debiaser.report.study_figures import svg_figures
 
     headings, rows = text_table(found)
-    return {**found, "headings": headings, "rows": rows, "figures": svg_figures(found)}
+    figures = [(caption, Markup(svg)) for caption, svg in svg_figures(found)]  # noqa: S704 (our own drawing, escaped)
+    runs = sum(each["runs"] for each in found["cells"])
+    return {**found, "headings": headings, "rows": rows, "figures": figures, "runs": runs}
 
 
 def write_figures(found: Found, folder: Path) -> list[Path]:
