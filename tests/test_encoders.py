@@ -333,6 +333,12 @@ def test_a_text_model_in_a_folder(library: Any, tmp_path: Path) -> None:
     with torch.inference_mode():
         wanted = torch.cat([net(torch.tensor([row])).last_hidden_state.mean(1) for row in ids])
     torch.testing.assert_close(found.encode(texts), wanted, rtol=1e-4, atol=1e-5)
+    # the same with gradients, also for a text that ends in the token that others are padded with
+    torch.testing.assert_close(found.flow(found.module, found.enter(texts)), wanted, rtol=1e-4, atol=1e-5)
+    ids, texts = [[2, 0], [2, 4, 3]], ["good [PAD]", "good film bad"]
+    wanted_too = torch.cat([net(torch.tensor([row])).last_hidden_state.mean(1) for row in ids])
+    torch.testing.assert_close(found.flow(found.module, found.enter(texts)), wanted_too, rtol=1e-4, atol=1e-5)
+    texts = ["good film", "bad", "film " * 50, "", "good good bad film"]
     (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Normalize"}]')
     unit = find_encoder("text", str(tmp_path))
     torch.testing.assert_close(unit.encode(texts), F.normalize(wanted), rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from debiaser.learn.efficientnet import WIDTH, EfficientNetLite0
 
 DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
 TOKENS = 256  # of a text, at most
+ABSENT = -1  # where a text has no more tokens
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # Per forward pass on a CPU: the maps of four pictures are small enough for malloc to use the same memory again, while
 # larger ones come from the system each time, page by page (64 pictures take 1.9x as long each).
@@ -191,25 +192,14 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
     modules = folder / "modules.json"
     unit_length = modules.is_file() and "Normalize" in modules.read_text(encoding="utf-8")
     longest = min(TOKENS, tokenizer.model_max_length, getattr(module.config, "max_position_embeddings", TOKENS))
-    encode = _text_encoder(module, tokenizer, Pooling(first, unit_length), longest, device)
+    words = Words(tokenizer, longest, Pooling(first, unit_length))
+    encode = _text_encoder(module, words, device)
     identity = _identity(name, module.state_dict(), first, unit_length, longest)
     try:
         width = encode([""]).shape[1]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise Problem(f"{name} cannot turn texts into features; name a text model") from error
-    pooling, pad = Pooling(first, unit_length), tokenizer.pad_token_id or 0
-
-    def enter(texts: Sequence[str]) -> Tensor:
-        found: Tensor = tokenizer(list(texts), truncation=True, max_length=longest, padding=True, return_tensors="pt")[
-            "input_ids"
-        ]
-        return found
-
-    def flow(module: nn.Module, tokens: Tensor) -> Tensor:
-        mask = (tokens != pad).long()
-        return pooling(module(input_ids=tokens, attention_mask=mask).last_hidden_state, mask)
-
-    return Encoder(name, "text", 0, width, identity, module, encode, enter, flow)
+    return Encoder(name, "text", 0, width, identity, module, encode, words.enter, words.flow)
 
 
 @dataclass(frozen=True)
@@ -225,21 +215,50 @@ class Pooling:
         return F.normalize(pooled) if self.unit_length else pooled
 
 
-def _text_encoder(
-    module: nn.Module, tokenizer: Any, pooling: Pooling, longest: int, device: torch.device | str
-) -> Callable[[Sequence[str]], Tensor]:
+@dataclass(frozen=True, eq=False)
+class Words:
+    """How texts enter a model of transformers, and how it makes features of them.
+
+    Tokens are padded with ABSENT, on the right: many tokenizers pad with a token that texts contain as well.
+    """
+
+    tokenizer: Any
+    longest: int
+    pooling: Pooling
+
+    def tokens(self, texts: Sequence[str]) -> list[Tensor]:
+        """The tokens of each text; an empty one has one token too."""
+        ids = self.tokenizer(list(texts), truncation=True, max_length=self.longest, return_attention_mask=False)
+        return [torch.tensor(each or [self.tokenizer.pad_token_id]) for each in ids["input_ids"]]
+
+    def enter(self, texts: Sequence[str]) -> Tensor:
+        """(b, t) tokens."""
+        return together(self.tokens(texts))
+
+    def flow(self, module: nn.Module, tokens: Tensor) -> Tensor:
+        """(b, width) features."""
+        mask = (tokens != ABSENT).long()
+        valid = tokens.masked_fill(tokens == ABSENT, self.tokenizer.pad_token_id or 0)
+        return self.pooling(module(input_ids=valid, attention_mask=mask).last_hidden_state, mask)
+
+
+def together(tokens: Sequence[Tensor]) -> Tensor:
+    """(b, t) one row per text."""
+    return nn.utils.rnn.pad_sequence(list(tokens), batch_first=True, padding_value=ABSENT)
+
+
+def _text_encoder(module: nn.Module, words: Words, device: torch.device | str) -> Callable[[Sequence[str]], Tensor]:
     size = TEXTS.get(torch.device(device).type, 128)
 
     def encode(texts: Sequence[str]) -> Tensor:
-        ids = tokenizer(list(texts), truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
-        order = torch.tensor([len(each) for each in ids]).argsort(stable=True)  # alike in length: little padding
+        tokens = words.tokens(texts)
+        order = torch.tensor([len(each) for each in tokens]).argsort(stable=True)  # alike in length: little padding
         found = None
         with torch.inference_mode():
             for rows in torch.split(order, size):
-                chosen = {"input_ids": [ids[row] or [tokenizer.pad_token_id] for row in rows.tolist()]}  # may be empty
-                batch = tokenizer.pad(chosen, return_tensors="pt").to(device)
-                features = pooling(module(**batch).last_hidden_state, batch["attention_mask"]).float().cpu()
-                found = features.new_empty(len(ids), features.shape[1]) if found is None else found
+                chosen = together([tokens[row] for row in rows.tolist()]).to(device)
+                features = words.flow(module, chosen).float().cpu()
+                found = features.new_empty(len(tokens), features.shape[1]) if found is None else found
                 found[rows] = features
         return torch.empty(0, 0) if found is None else found.clone()
 

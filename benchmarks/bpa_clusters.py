@@ -1,0 +1,88 @@
+"""Why BPA does not find the conflicting rows of Colored MNIST: what its clusters hold, for several numbers of them.
+
+    python benchmarks/bpa_clusters.py --out results/search/bpa_clusters.json
+
+Trains BPA's reference network (no test data), clusters its features class by class as BPA does, and asks what only an
+evaluation may ask: how the conflicting rows lie in the clusters. Its first weight is n / size of a row's cluster.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from debiaser.bench.settings import SETTINGS
+from debiaser.bench.spec import new_spec
+from debiaser.data import DATASETS, Benchmark
+from debiaser.files import write_json
+from debiaser.learn.nets import new_net
+from debiaser.learn.objectives import Supervised
+from debiaser.learn.outputs import Outputs
+from debiaser.methods.bpa import class_clusters
+from debiaser.methods.task import Task
+
+MANY = (2, 4, 8, 16, 32, 64, 128, 256)
+# as in `fast`, and as long as a vanilla training of PGD's first stage in the paper's share: learnt more than the colour
+REFERENCES = {"as in the recipe": None, "10 epochs, rate 0.1, augmented": {"epochs": 10, "lr": 0.1, "augment": True}}
+
+
+def reference_outputs(benchmark: Benchmark, changed: dict[str, object] | None, rho: float, seed: int) -> Outputs:
+    """What the reference network, trained with this change of its stage, makes of the training rows."""
+    recipe, setting = new_spec("cmnist", "bpa", rho).recipe, SETTINGS["cmnist"]
+    if changed:
+        recipe = type(recipe)(**{**recipe.plain(), "stages": {**recipe.stages, "reference": changed}})
+    task = Task(
+        benchmark.train,
+        lambda start: new_net(setting.net, 10, start),
+        recipe=recipe,
+        seed=seed,
+        augment=setting.augment,
+    )
+    return task.outputs(task.fit(Supervised(task.new_model()), "reference"))
+
+
+def described(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:
+    """How the conflicting rows lie in the clusters."""
+    sizes = np.bincount(clusters)
+    caught = np.bincount(clusters, conflicting, len(sizes))
+    weights = len(clusters) / sizes[clusters]
+    mostly = caught > sizes / 2  # clusters that hold conflicting rows above all
+    return {
+        "clusters": int((sizes > 0).sum()),
+        "largest share of conflicting rows in a cluster": float((caught / np.maximum(sizes, 1)).max()),
+        "conflicting rows in clusters that are mostly conflicting": float(caught[mostly].sum() / conflicting.sum()),
+        "mean weight of a conflicting over that of an aligned row": float(
+            weights[conflicting].mean() / weights[~conflicting].mean()
+        ),
+        "auroc of the weight": float(roc_auc_score(conflicting, weights)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rho", type=float, default=0.005)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    benchmark = DATASETS["cmnist"].load(chosen.data, chosen.rho, chosen.seed)
+    conflicting = benchmark.truth["train"].conflicting(benchmark.train.y).numpy() == 1
+    found: dict[str, object] = {"rho": chosen.rho, "seed": chosen.seed, "conflicting rows": int(conflicting.sum())}
+    for name, changed in REFERENCES.items():
+        outputs = reference_outputs(benchmark, changed, chosen.rho, chosen.seed)
+        wrong = (outputs.logits.argmax(1) != outputs.labels).numpy()
+        found[name] = {
+            "conflicting rows that it gets wrong": float(wrong[conflicting].mean()),
+            "by clusters per class": {k: described(class_clusters(outputs, k, chosen.seed), conflicting) for k in MANY},
+        }
+        write_json(chosen.out, found)
+        print(json.dumps(found[name], indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()
