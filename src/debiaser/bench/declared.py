@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any
 
 from debiaser.errors import known
+from debiaser.report.names import METHODS
 
 HOME = files("debiaser") / "methods"  # asking for the package `debiaser.methods` would import it
 KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "float | None": float | None}
@@ -18,20 +19,10 @@ KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "
 @cache
 def declared(method: str) -> dict[str, tuple[type | UnionType, Any]]:
     """Type and default of every field of one of our methods, by name, in order."""
-    home = HOME / f"{method}.py"
-    if not home.is_file():
-        raise known("method", method, methods())
-    return next(fields for fields in map(fields_of, ast.parse(home.read_text(encoding="utf-8")).body) if fields)
-
-
-def methods() -> list[str]:
-    """The methods of the house: every file of theirs that declares one."""
-    texts = {each.name.removesuffix(".py"): each for each in HOME.iterdir() if each.is_file()}
-    return sorted(
-        name
-        for name, each in texts.items()
-        if each.name.endswith(".py") and any(map(fields_of, ast.parse(each.read_text(encoding="utf-8")).body))
-    )
+    if method not in METHODS:
+        raise known("method", method, METHODS)
+    body = ast.parse((HOME / f"{method}.py").read_text(encoding="utf-8")).body
+    return next(fields for fields in map(fields_of, body) if fields)
 
 
 def fields_of(node: ast.stmt) -> dict[str, tuple[type | UnionType, Any]]:

@@ -207,8 +207,9 @@ def show_study(found: Found, to_stderr: bool) -> None:
     show_table(f"{found['study']}: {found['title']}", *text_table(found), to_stderr)
     lines = [
         f"Claim: {found['statement']}",
-        f"{found['claim'].capitalize()} here ({found['scale']}). {found['sentence']}",
+        f"{found['claim'].capitalize()} here {found['tested']}".rstrip() + f" ({found['scale']}). {found['sentence']}",
         f"Protocol: {found['protocol']}",
+        *([f"Also in the paper: {'; '.join(found['also_printed'])}."] if found["also_printed"] else []),
         *found["left_out"],
     ]
     if found["not_run"]:

@@ -68,13 +68,15 @@ def markdown(found: Found) -> str:
     parts = [
         f"### `{found['study']}`: {found['title']}",
         f"*Claim*: {found['statement']}",
-        f"*Here*: {MARKS[found['claim']]} ({found['scale']}). {found['sentence']}",
+        f"*Here*: {verdict(found)} ({found['scale']}). {found['sentence']}",
         table,
         f"*Protocol*: {found['protocol']}",
     ]
     notes = list(dict.fromkeys(each["note"] for each in found["cells"] if each["note"]))
     if notes:
         parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
+    if found["also_printed"]:
+        parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
     parts += [f"*Left out*: {each}" for each in found["left_out"]]
     if found["not_run"]:
         runs = found["not_run"]
@@ -83,9 +85,14 @@ def markdown(found: Found) -> str:
     return "\n\n".join(parts)
 
 
+def verdict(found: Found) -> str:
+    """`held`, `held in 3 of 9 places`, `not testable here`."""
+    return f"{MARKS[found['claim']]} {found['tested']}".strip()
+
+
 def summary(every: Sequence[Found]) -> str:
     """A table of all studies with their verdicts."""
-    rows = [[f"`{each['study']}`", each["title"], MARKS[each["claim"]], each["scale"]] for each in every]
+    rows = [[f"`{each['study']}`", each["title"], verdict(each), each["scale"]] for each in every]
     lines = [["Study", "What", "Claim here", "Scale"], ["---"] * 4, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

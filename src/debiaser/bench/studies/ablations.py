@@ -1,8 +1,10 @@
 """Tables that change one thing in PGD or LfF: `norm`, `ablation`, `gce_ablation`, `single_stage`, and so on."""
 
-from debiaser.bench.studies.claims import Rule, above, best, both, everywhere, falling, lowest
+from collections.abc import Sequence
+
+from debiaser.bench.studies.claims import Finding, Rule, above, best, both, everywhere, falling, lowest
 from debiaser.bench.studies.comparisons import CMNIST_RHOS, cell
-from debiaser.bench.studies.study import Cell, Study
+from debiaser.bench.studies.study import Cell, Study, Tally
 
 NORMS = {"L1": ("p=1",), "L2": (), "L2 squared": ("power=2",), "Linf": ("p=inf",), "L0.7": ("p=0.7",)}
 MARGIN = 10.0  # points above Vanilla that count as debiasing
@@ -15,7 +17,7 @@ def all_above(names: list[str], other: str, by: float) -> Rule:
 
 norm = Study(
     "norm",
-    "Figure 2: which norm of the gradient",
+    "Which norm of the gradient",
     "L1, L2 and Linf are each at least 10 points above Vanilla, and the squared L2 norm is the lowest of the four.",
     tuple(
         each
@@ -37,7 +39,7 @@ norm = Study(
 WITH = {False: "no", True: "yes"}
 ablation = Study(
     "ablation",
-    "Table 4: GCE and augmentation",
+    "GCE and augmentation",
     "PGD with both GCE and augmentation is the best of the four (a tie within one deviation counts).",
     tuple(
         Cell(
@@ -78,20 +80,26 @@ gce_ablation = Study(
     "The paper's own sentence (best at 0.9) fits one of its three rows, so this is judged instead (D30).",
 )
 
+
+def above_or_tied(here: Sequence[Tally]) -> Finding | None:
+    """Multi-stage is the best among the accuracies."""
+    return best("Multi-stage")([each for each in here if each.cell.metric == "unbiased"])
+
+
+STAGES = {"Multi-stage": ("multi-stage", ()), "Single-stage": ("single-stage", ("joint=true",))}
 single_stage = Study(
     "single_stage",
     "Study 2: scores once, or renewed every epoch",
     "Scoring once gives the higher accuracy (a tie within one deviation counts).",
     tuple(
-        each
+        Cell(f"{name}{words}", "cmnist", "pgd", rho, changes, reads=reads, variant=variant, metric=metric)
         for rho in CMNIST_RHOS
-        for each in (
-            Cell("Multi-stage", "cmnist", "pgd", rho, variant="multi-stage"),
-            Cell("Single-stage", "cmnist", "pgd", rho, ("joint=true",), variant="single-stage"),
-        )
+        for words, reads, metric in (("", "metrics.unbiased", "unbiased"), (", time", "seconds", "seconds"))
+        for name, (variant, changes) in STAGES.items()
     ),
-    everywhere(best("Multi-stage")),
-    "Single-stage: two networks with starts of their own, side by side, scores renewed after every epoch.",
+    everywhere(above_or_tied),
+    "Single-stage: two networks with starts of their own, side by side, scores renewed after every epoch. Times are "
+    "those of each run's machine, which may have had other work, and are not judged.",
 )
 
 reweighting = Study(

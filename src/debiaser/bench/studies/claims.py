@@ -28,7 +28,8 @@ def combined(found: dict[Place, Finding | None]) -> Verdict:
     if not said:
         return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
     words = "; ".join(f"{at(place)}: {text}" for place, (_, text) in said.items())
-    return Verdict(HELD if all(good for good, _ in said.values()) else NOT_HELD, f"{words}.{rest}")
+    tested = f"in {len(said)} of {len(found)} places" if missing else ""
+    return Verdict(HELD if all(good for good, _ in said.values()) else NOT_HELD, f"{words}.{rest}", tested)
 
 
 def number(tally: Tally, digits: int = 2) -> str:
@@ -132,6 +133,21 @@ def share_of(name: str, whole: str, at_most: float) -> Rule:
             return None
         share = part.mean / all_of_it.mean
         return share <= at_most, f"{part.cell.name} is {share * 100:.1f}% of {all_of_it.cell.name}"
+
+    return rule
+
+
+def longer_with_more(name: str, other: str) -> Rule:
+    """Where the first cell's runs see more samples than the second's, they take longer; else times are not compared."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        one, two = find(here, name), find(here, other)
+        if one is None or two is None:
+            return None
+        seen = [min(result["samples_seen"] for result in each.results) for each in (one, two)]
+        if seen[0] <= seen[1]:
+            return True, f"{name} and {other} see as many samples here, so their times are not compared"
+        return one.mean > two.mean, f"{named(one, 0)} s, {named(two, 0)} s"
 
     return rule
 

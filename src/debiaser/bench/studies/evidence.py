@@ -13,7 +13,7 @@ KINDS = ("aligned", "conflicting")
 
 ab_hist = Study(
     "ab_hist",
-    "Figure 5: histograms of gradient norms",
+    "Histograms of gradient norms",
     "Rows that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
     "above 0.9.",
     tuple(
@@ -96,7 +96,7 @@ second_easiest = Study(
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
 invq_compare = Study(
     "invq_compare",
-    "Figure 3: trace of the inverse empirical Fisher information",
+    "Trace of the inverse empirical Fisher information",
     "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
     tuple(
         cell(m, dataset, rho, f"{name}, damping {by}", reads=f"fisher.{by}", metric="fisher_trace", printed=False)

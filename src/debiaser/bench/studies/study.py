@@ -93,10 +93,11 @@ class Tally:
 
 @dataclass(frozen=True)
 class Verdict:
-    """held, not held or not testable, and one sentence with the numbers behind it."""
+    """held, not held or not testable; a sentence with the numbers behind it; `tested`: where, if not everywhere."""
 
     claim: str
     sentence: str
+    tested: str = ""
 
 
 Judge: TypeAlias = Callable[[Sequence[Tally]], Verdict]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from debiaser.bench.paper import table
 from debiaser.bench.results import Result
 from debiaser.bench.spec import Spec
 from debiaser.bench.studies.store import Store, signature, strangers
@@ -82,8 +83,10 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
         "claim": verdict.claim,
         "statement": study.claim,
         "sentence": verdict.sentence,
+        "tested": verdict.tested,
         "scale": scale_in_words(tallies, scale),
         "protocol": protocol(study, tallies, scale),
+        "also_printed": also_printed(study),
         "figure": study.figure,
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
@@ -116,6 +119,19 @@ def plain_cell(study: Study, tally: Tally) -> dict[str, Any]:
         "difference": mean - printed.mean if mean is not None and printed and printed.mean is not None else None,
         "note": printed.note if printed else "",
     }
+
+
+def also_printed(study: Study) -> list[str]:
+    """What the paper prints under this label that stands beside no cell: differences, p-values, shares of time."""
+    beside = [cell.published(study.label) for cell in study.cells]
+    rest = [each for each in table(study.label) if each.mean is not None and each not in beside]
+    return [
+        f"{each.metric.replace('_', ' ')} of {each.method} {each.variant}".rstrip()
+        + ("" if each.rho is None else f" at rho {each.rho * 100:.3g}%")
+        + f": {each.mean:g}"
+        for each in rest
+        if each.dataset in {cell.dataset for cell in study.cells if cell.printed or study.label == "hist_trial"}
+    ]
 
 
 def histograms(tallies: Sequence[Tally]) -> list[dict[str, Any]]:

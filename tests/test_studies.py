@@ -1,0 +1,295 @@
+"""Studies: claims on hand-made cells, plans without torch, and a store that names what it leaves out."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from debiaser.bench import paper
+from debiaser.bench.declared import declared
+from debiaser.bench.measures import histogram, measures, selection
+from debiaser.bench.settings import SETTINGS
+from debiaser.bench.spec import as_declared, new_spec, planned_spec
+from debiaser.bench.studies import STUDIES, find_studies
+from debiaser.bench.studies.claims import welch
+from debiaser.bench.studies.store import differing, gather
+from debiaser.bench.studies.study import Study, Tally, read
+from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
+from debiaser.errors import Misuse
+from debiaser.methods import METHODS
+from debiaser.report.studies import markdown, text_table, write_figures
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tallies(study: Study, values: dict[str, float | tuple[float, ...]], dataset: str = "cmnist") -> list[Tally]:
+    """The cells of one dataset's first place, with these values by name; the others have no runs."""
+    place = next(cell.place for cell in study.cells if cell.dataset == dataset)
+    found = []
+    for cell in study.cells:
+        given = values.get(cell.name) if cell.place == place else None
+        numbers = () if given is None else given if isinstance(given, tuple) else (given,)
+        fake = tuple({"samples_seen": 10, "seconds": {}} for _ in numbers)
+        found.append(Tally(cell, numbers, tuple(range(len(numbers))), fake))
+    return found
+
+
+ALPHAS = [f"alpha {alpha}, biased model" for alpha in (0.3, 0.5, 0.7, 0.9)]
+BOTH = "GCE yes, augmentation yes"
+OTHERS = {"GCE no, augmentation no": 85.0, "GCE yes, augmentation no": 93.0, "GCE no, augmentation yes": 91.0}
+TEN = tuple(97 + k / 10 for k in range(10))
+DAMPED = {
+    f"{who}, damping {by}": value for by in ("1e-6", "1e-4", "1e-2") for who, value in (("Vanilla", 9), ("PGD", 3))
+}
+CASES = [
+    ("control", {"PGD": 97.0, "Vanilla": 60.0, "Disen": 94.0}, "held"),
+    ("control", {"PGD": 93.0, "Vanilla": 60.0, "Disen": 94.0}, "not held"),
+    ("control", {"PGD": (93.0, 95.0), "Disen": (94.0, 94.2)}, "held"),  # a tie within one deviation
+    ("control", {"Vanilla": 60.0}, "not testable"),
+    ("norm", {"L1": 97.0, "L2": 97.0, "L2 squared": 95.0, "Linf": 96.0, "Vanilla": 60.0}, "held"),
+    ("norm", {"L1": 97.0, "L2": 97.0, "L2 squared": 97.5, "Linf": 96.0, "Vanilla": 60.0}, "not held"),
+    ("norm", {"L1": 65.0, "L2": 97.0, "Vanilla": 60.0}, "not held"),  # known to fail before all has run
+    ("norm", {"L1": 97.0, "L2": 97.0, "Vanilla": 60.0}, "not testable"),
+    ("ablation", {BOTH: 96.9, **OTHERS}, "held"),
+    ("ablation", {BOTH: 92.0, **OTHERS}, "not held"),
+    ("gce_ablation", dict(zip(ALPHAS, (19.9, 18.7, 18.1, 17.4), strict=True)), "held"),
+    ("gce_ablation", dict(zip(ALPHAS, (19.9, 18.7, 18.8, 17.4), strict=True)), "not held"),
+    ("single_stage", {"Multi-stage": 96.9, "Single-stage": 92.2}, "held"),
+    ("single_stage", {"Multi-stage": 92.2, "Single-stage": 96.9}, "not held"),
+    ("reweighting", {"Resampling": 96.9, "Reweighting": 94.7}, "held"),
+    ("reweighting", {"Resampling": 94.7, "Reweighting": 96.9}, "not held"),
+    ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 93.0}, "held"),
+    ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 90.0}, "not held"),
+    ("compute_time", {"PGD": 100.0, "Vanilla": 50.0, "PGD, step 2": 4.0}, "held"),
+    ("compute_time", {"PGD": 100.0, "Vanilla": 50.0, "PGD, step 2": 20.0}, "not held"),
+    ("natural", {"PGD": 98.4, "Vanilla": 99.0}, "held"),
+    ("natural", {"PGD": 97.0, "Vanilla": 99.0}, "not held"),
+    ("ab_hist", {"mean norm, aligned": 0.1, "mean norm, conflicting": 0.7, "AUROC of norms": 0.99}, "held"),
+    ("ab_hist", {"mean norm, aligned": 0.1, "mean norm, conflicting": 0.7, "AUROC of norms": 0.6}, "not held"),
+    ("hist_trial", {"PGD": TEN, "Disen": tuple(value - 3 for value in TEN)}, "held"),
+    ("hist_trial", {"PGD": TEN, "Disen": TEN}, "not held"),
+    ("hist_trial", {"PGD": TEN[:3], "Disen": tuple(value - 3 for value in TEN)}, "not testable"),
+    ("invq_compare", DAMPED, "held"),
+    ("invq_compare", {**DAMPED, "PGD, damping 1e-6": 10.0}, "not held"),
+    ("twice_the_length", {"PGD": 97.0, "Vanilla, twice as long": 60.0, "Resampling only": 96.0}, "held"),
+    ("twice_the_length", {"PGD": 97.0, "Vanilla, twice as long": 96.0, "Resampling only": 96.0}, "not held"),
+    ("residual", {"Gradient norm": 97.0, "Residual norm": 97.2}, "held"),
+    ("residual", {"Gradient norm": 97.0, "Residual norm": 90.0}, "not held"),
+    ("whole_network", {"Head": 97.0, "Whole network": 97.2}, "held"),
+    ("whole_network", {"Head": 90.0, "Whole network": 97.2}, "not held"),
+    ("scored_pictures", {"Clean": 97.0, "Augmented": 95.0}, "held"),
+    ("scored_pictures", {"Clean": 95.0, "Augmented": 97.0}, "not held"),
+    ("label_noise", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
+    ("label_noise", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
+    ("rho_sweep", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
+    ("rho_sweep", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
+]
+
+
+@pytest.mark.parametrize(("label", "values", "claim"), CASES)
+def test_claims(label: str, values: dict[str, float | tuple[float, ...]], claim: str) -> None:
+    study = STUDIES[label]
+    verdict = study.judge(tallies(study, values))
+    assert verdict.claim == claim and verdict.sentence.endswith(".")
+    if claim != "not testable":
+        assert any(
+            f"{np.mean(value):.2f}"[:4] in verdict.sentence or "%" in verdict.sentence for value in values.values()
+        )
+
+
+def test_colour_as_target_is_judged_with_its_histogram() -> None:
+    study = STUDIES["second_easiest"]
+    good = {"PGD (colour)": 98.9, "Vanilla (colour)": 90.3}
+    bins = [cell.name for cell in study.cells if cell.name.startswith("rows")]
+    paper_counts = {f"rows, {each.variant}": each.mean or 0.0 for each in paper.table("stat_reverse")}
+    assert set(bins) == set(paper_counts)
+    assert study.judge(tallies(study, good, "cmnist-colour")).claim == "held"
+    assert study.judge(tallies(study, good | paper_counts, "cmnist-colour")).claim == "held"
+    swapped = {name: paper_counts[name.translate({}).replace(*pair)] for name in bins for pair in [swap(name)]}
+    assert study.judge(tallies(study, good | swapped, "cmnist-colour")).claim == "not held"
+    assert study.judge(tallies(study, {**good, "PGD (colour)": 80.0}, "cmnist-colour")).claim == "not held"
+
+
+def swap(name: str) -> tuple[str, str]:
+    return ("aligned", "conflicting") if "aligned" in name else ("conflicting", "aligned")
+
+
+def test_worst_group_and_selection_claims() -> None:
+    study = STUDIES["real_2"]
+    worst = {"PGD, worst group": 88.0, "CNC, worst group": 85.0, "PGD, average": 80.0, "CNC, average": 90.0}
+    assert study.judge(tallies(study, worst, "celeba")).claim == "held"
+    assert study.judge(tallies(study, {**worst, "CNC, worst group": 89.0}, "celeba")).claim == "not held"
+    study = STUDIES["selection"]
+    rules = ("last epoch", "best biased validation", "oracle")
+    alike = {f"{name}, {rule}": value for rule in rules for name, value in (("PGD", 97.0), ("JTT", 90.0))}
+    assert study.judge(tallies(study, alike)).claim == "held"
+    assert study.judge(tallies(study, {**alike, "JTT, oracle": 98.0})).claim == "not held"
+    assert study.judge(tallies(study, {"PGD, last epoch": 97.0})).claim == "not testable"
+
+
+def test_partial_evidence_says_where() -> None:
+    verdict = STUDIES["rho_sweep"].judge(tallies(STUDIES["rho_sweep"], {"PGD": 90.0, "Vanilla": 50.0}))
+    assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
+
+
+def test_welch_is_the_definition() -> None:
+    one, two = (97.1, 96.8, 97.4, 97.0), (94.0, 95.1, 94.4)
+    spread = np.var(one, ddof=1) / 4, np.var(two, ddof=1) / 3
+    t = (np.mean(one) - np.mean(two)) / math.sqrt(sum(spread))
+    freedom = sum(spread) ** 2 / (spread[0] ** 2 / 3 + spread[1] ** 2 / 2)
+    assert welch(one, two) == pytest.approx(stats.t.sf(t, freedom))
+
+
+def test_every_published_number_of_a_study_stands_beside_a_cell() -> None:
+    for label, study in STUDIES.items():
+        assert study.label == label
+        printed = [cell.published(label) for cell in study.cells if cell.printed]
+        assert all(printed), f"{label} has a cell for which the paper has no number"
+        rest = [each for each in paper.table(label) if each.mean is not None and each not in printed]
+        words = ("difference", "p_value", "percent_of_time")  # from the text; shown below the table
+        assert all(each.metric.endswith(words) or "minus" in each.variant for each in rest), label
+        assert len(also_printed(study)) == len(rest)
+
+
+def test_unknown_study_names_the_known_ones() -> None:
+    with pytest.raises(Misuse, match="control"):
+        find_studies("nosuch")
+    assert len(find_studies("all")) == len(STUDIES)
+
+
+def test_fields_are_declared_as_the_classes_have_them() -> None:
+    for name, kind in METHODS.items():
+        assert as_declared(kind()) == {field: value for field, (_, value) in declared(name).items()}
+
+
+def test_planned_specs_are_the_specs_of_runs() -> None:
+    for dataset in SETTINGS:
+        for method in METHODS:
+            for recipe in ("fast", "paper"):
+                assert planned_spec(dataset, method, recipe=recipe).key == new_spec(dataset, method, recipe=recipe).key
+    for cell in {cell for study in STUDIES.values() for cell in study.cells if study.label != "control"}:
+        words = cell.command("fast", 1)
+        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+        asked = new_spec(cell.dataset, cell.method, cell.rho, seed=1, noise=cell.noise, net=cell.net, changes=changes)
+        assert cell.spec("fast", 1).key == asked.key, cell
+
+
+def test_keys_that_were_kept_are_still_those_of_their_specs() -> None:
+    kept = [json.loads(path.read_text()) for path in (ROOT / "results" / "cmnist").glob("*-pgd-*-fast-*.json")]
+    usual = {each["key"] for each in kept if "parameters" not in each["spec"]["fields"]}
+    planned = {planned_spec("cmnist", "pgd", rho, seed=seed).key for rho in (0.005, 0.01, 0.05) for seed in range(3)}
+    assert planned <= usual
+
+
+def result(study: Study, name: str, seed: int, value: float, recipe: str = "fast", **more: Any) -> dict[str, Any]:
+    """A result as a run would write it, with this value of unbiased accuracy."""
+    spec = next(cell for cell in study.cells if cell.name == name).spec(recipe, seed)
+    identity = {"key": spec.key, "spec": spec.plain(), "dataset": spec.dataset, "method": spec.method, "rho": spec.rho}
+    found = {"metrics": {"unbiased": value}, "seconds": {"all": 20.0}, "rows": {"train": 100}, "samples_seen": 2000}
+    return {"protocol": 1, "environment": {}, "seed": seed, "recipe": recipe, **identity, **found, **more}
+
+
+def write(folder: Path, content: dict[str, Any] | str, name: str = "") -> None:
+    """`result.json` in a folder named by its key, or by the given name."""
+    here = folder / (name or (content["key"] if isinstance(content, dict) else "x"))
+    here.mkdir(parents=True)
+    (here / "result.json").write_text(json.dumps(content) if isinstance(content, dict) else content)
+
+
+def test_results_that_cannot_count_are_named_and_left_out(tmp_path: Path) -> None:
+    study = STUDIES["scored_pictures"]
+    for seed, value in enumerate((97.0, 98.0)):
+        write(tmp_path, result(study, "Clean", seed, value))
+    good = result(study, "Augmented", 0, 96.0)
+    write(tmp_path / "another machine", good)
+    write(tmp_path / "copied twice", good)
+    write(tmp_path, '{"half": ', "half-written")
+    write(tmp_path, {"accuracy": 1}, "foreign")
+    write(tmp_path, {**result(study, "Clean", 2, 10.0), "protocol": 0})
+    tampered = result(study, "Clean", 3, 10.0)
+    tampered["spec"]["recipe"]["epochs"] = 1
+    write(tmp_path, tampered)
+    other = new_spec("cmnist", "pgd", 0.005, epochs=1)
+    write(tmp_path, {**result(study, "Clean", 0, 10.0), "key": other.key, "spec": other.plain()})
+    write(tmp_path / "third", {**good, "metrics": {"unbiased": 1.0}})
+    store = gather(tmp_path)
+    said = "\n".join(store.left_out)
+    for words in ("no complete JSON", "no result of debiaser", "protocol 0", "not those that its key", "other numbers"):
+        assert words in said
+    found = findings(study, store, Scale())
+    clean, augmented = found["cells"]
+    assert (clean["mean"], clean["runs"], augmented["mean"], augmented["runs"]) == (97.5, 2, 96.0, 1)
+    (stranger,) = found["left_out"]
+    assert other.key in stranger and "recipe.epochs 1 instead of 10" in stranger
+    assert found["claim"] == "held" and found["not_run"] == []
+
+
+def test_finished_runs_are_not_planned_again_but_incomplete_ones_are(tmp_path: Path) -> None:
+    study, scale = STUDIES["scored_pictures"], Scale(seeds=2)
+    assert len(missing([study, STUDIES["whole_network"]], gather(tmp_path), scale)) == 6  # the plain PGD is shared
+    write(tmp_path, result(study, "Clean", 0, 97.0))
+    left = missing([study], gather(tmp_path), scale)
+    assert [each.spec.seed for each in left] == [0, 1, 1]
+    histograms = STUDIES["ab_hist"].only(rho=0.005)
+    assert len(missing([histograms], gather(tmp_path), Scale(seeds=1))) == 1, "its result has no histogram"
+    write(tmp_path / "new", result(study, "Augmented", 0, 97.0, stages={}, histogram={}))
+    assert gather(tmp_path).finished(study.cells[1], study.cells[1].spec("fast", 0))
+
+
+def test_expected_time_goes_by_the_pace_of_past_runs() -> None:
+    study = STUDIES["twice_the_length"]
+    past = [result(study, "PGD", 0, 97.0)]
+    by_name = {cell.name: cell.spec("fast", 0) for cell in study.cells}
+    assert epochs_of(by_name["PGD"]) == 20 and epochs_of(by_name["Vanilla, twice as long"]) == 40
+    assert expected_seconds(by_name["PGD"], past) == pytest.approx(20.0)  # 20 epochs of 100 rows at 0.01 s
+    assert expected_seconds(by_name["Vanilla, twice as long"], past) == pytest.approx(40.0)
+    assert expected_seconds(replace(by_name["PGD"], dataset="bar"), past) is None
+
+
+def test_measures_come_from_history_and_vectors() -> None:
+    told = ((1, 90, 0.5), (2, 95, 0.9), (3, 92, 0.7))
+    rows: list[dict[str, Any]] = [{"stage": "biased", "epoch": "1", "unbiased": "20", "valid_loss": "0.1"}]
+    rows += [{"stage": "debiased", "epoch": k, "unbiased": u, "valid_loss": v} for k, u, v in told]
+    vectors = {"score": np.array([0.0, 0.5, 1.0, 2.0]), "conflicting": np.array([0, 0, 1, 1])}
+    found = measures(rows, vectors)
+    assert found["stages"]["biased"]["unbiased"] == 20 and found["stages"]["debiased"]["unbiased"] == 92
+    assert {rule: each["epoch"] for rule, each in found["selection"].items()} == {
+        "last": 3,
+        "best_valid": 1,
+        "oracle": 2,
+    }
+    counts = found["histogram"]
+    assert counts["aligned"] == [1, 0, 1, *[0] * 7] and counts["conflicting"] == [*[0] * 5, 1, *[0] * 3, 1]
+    assert counts["mean"] == {"aligned": 0.125, "conflicting": 0.75}
+    assert histogram({"score": np.full(4, np.nan), "conflicting": np.zeros(4)}) == {} and selection([]) == {}
+    assert read(found, "histogram.conflicting.9") == 1 and read(found, "histogram.conflicting.99") is None
+
+
+def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
+    study = STUDIES["ablation"].only("cmnist")
+    write(tmp_path, result(study, BOTH, 0, 97.88))
+    found = findings(study, gather(tmp_path), Scale())
+    headings, rows = text_table(found)
+    assert headings == ["Cell", "Ours", "Runs", "Published", "Difference"]
+    assert rows[-1] == [BOTH, "97.88", "1", "96.88 ± 0.28", "+1.00"] and rows[0][1] == "–"
+    text = markdown(found)
+    assert (
+        "not testable here" in text
+        and "debiaser train cmnist --method pgd --rho 0.005 --seed 0 --set alpha=none" in text
+    )
+    drawn = write_figures(found, tmp_path / "figures")
+    assert [path.suffix for path in drawn] == [".pdf", ".png"] and all(path.stat().st_size > 2000 for path in drawn)
+    assert tally(study, gather(tmp_path), Scale(seeds=1))[-1].values == (97.88,)
+
+
+def test_a_study_can_move_to_another_dataset() -> None:
+    moved = STUDIES["control"].on("digits")
+    assert {cell.place for cell in moved.cells} == {("digits", 0.05, 0.0)} and len(moved.cells) == 5
+    assert len(STUDIES["rho_sweep"].on("digits").cells) == 20 and not any(c.printed for c in moved.cells)
+    assert {cell.rho for cell in STUDIES["natural"].on("digits").cells} == {0.9}
+    assert differing({"a": {"b": 1}, "seed": 1}, {"a": {"b": 2}, "seed": 2}) == ["a.b 2 instead of 1"]

@@ -1,0 +1,147 @@
+"""`debiaser study` as a command, on the embedded digits: runs by two processes, finds them again, goes on after a failure."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from debiaser.bench.fisher import add_fisher
+from debiaser.bench.results import read_result
+from debiaser.bench.studies.running import cores, threads
+from debiaser.data.split import Split
+from debiaser.methods import PGD
+from debiaser.methods.task import Task
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("--on", "digits", "--epochs", "1")
+
+
+def study(*words: str, cwd: Path, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`debiaser study ...` run as a command."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    line = [sys.executable, *before, "-m", "debiaser", "study", *words]
+    return subprocess.run(line, cwd=cwd, env=variables, capture_output=True, text=True, timeout=280)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which two workers made the two runs of a study."""
+    folder = tmp_path_factory.mktemp("study")
+    done = study("scored_pictures", *TINY, "--workers", "2", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["study"] == "scored_pictures" and found["claim"] in {"held", "not held"}
+    assert [cell["runs"] for cell in found["cells"]] == [1, 1] and not found["not_run"]
+    assert "2 of 2" in done.stderr and "Protocol: Recipe `fast`" in done.stderr
+    return folder
+
+
+def test_finished_runs_are_found_again_and_shared_stages_were_trained_once(made: Path) -> None:
+    times = {path: path.stat().st_mtime for path in made.glob("runs/*/result.json")}
+    assert len(times) == 2 and len(list((made / "runs" / "stages").glob("biased-*.lock"))) == 1
+    again = study("scored_pictures", *TINY, "--figures", "figures", cwd=made)
+    assert again.returncode == 0 and "Clean" in again.stdout and "Augmented" in again.stdout
+    assert {path: path.stat().st_mtime for path in made.glob("runs/*/result.json")} == times, "nothing was repeated"
+    assert {path.name for path in (made / "figures").iterdir()} == {"scored_pictures.pdf", "scored_pictures.png"}
+
+
+def test_copies_of_results_count_as_finished(made: Path, tmp_path: Path) -> None:
+    for path in made.glob("runs/*/result.json"):
+        (tmp_path / "kept" / "digits").mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / "kept" / "digits" / f"{path.parent.name}.json")
+    (tmp_path / "kept" / "digits" / "strange.json").write_text("{}")
+    done = study("scored_pictures", *TINY, "--results", "kept", "--commands", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    planned = study("scored_pictures", *TINY, "--commands", cwd=tmp_path)
+    assert [line.split()[:5] for line in planned.stdout.splitlines()] == [
+        ["debiaser", "train", "digits", "--method", "pgd"]
+    ] * 2
+    shown = study("scored_pictures", *TINY, "--results", "kept", cwd=tmp_path)
+    assert shown.returncode == 0 and "strange.json was left out" in shown.stderr
+
+
+def test_a_failed_run_is_told_and_the_rest_goes_on(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    augmented = next(
+        path.parent
+        for path in (tmp_path / "runs").glob("*/result.json")
+        if json.loads(path.read_text())["spec"]["fields"]["score_on"] == "augmented"
+    )
+    shutil.rmtree(augmented)
+    augmented.write_text("in the way")
+    done = study("scored_pictures", *TINY, "--json", cwd=tmp_path)
+    assert done.returncode == 1 and f"1 of 1 runs failed: {augmented.name}" in done.stderr
+    assert "Traceback" not in done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [cell["runs"] for cell in found["cells"]] == [1, 0] and found["claim"] == "not testable"
+
+
+def test_the_plan_is_there_at_once_without_torch() -> None:
+    before = os.times()
+    done = study("control", "--recipe", "fast", "--seeds", "3", "--dry-run", cwd=ROOT, before=("-X", "importtime"))
+    after = os.times()
+    assert done.returncode == 0 and "runs missing" in done.stdout.splitlines()[-1]
+    assert " torch\n" not in done.stderr, "loading torch alone takes longer than the two seconds"
+    seconds = after.children_user - before.children_user + after.children_system - before.children_system
+    assert seconds < 2, "of processor time, on a machine that may have other work"
+    assert "debiaser train ccifar --method pgd --rho 0.05 --seed 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nosuch",), "unknown study 'nosuch'; known: ab_hist, ablation, all, compute_time, control"),
+        (("norm", "--seeds", "0"), "--seeds must be at least 1"),
+        (("norm", "--recipe", "slow", "--dry-run"), "unknown recipe 'slow'"),
+        (("norm", "--on", "nosuch"), "unknown dataset 'nosuch'"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = study(*words, cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_list_names_every_study(tmp_path: Path) -> None:
+    done = study("list", "--json", cwd=tmp_path)
+    labels = {each["study"] for each in json.loads(done.stdout)["studies"]}
+    wanted = "control real_1 real_2 real_3 norm ablation gce_ablation single_stage reweighting effect_grad_score "
+    wanted += "compute_time natural second_easiest ab_hist hist_trial invq_compare"
+    assert set(wanted.split()) <= labels
+
+
+def test_threads_are_divided_among_workers() -> None:
+    assert threads(1) == {} and threads(2)["OMP_NUM_THREADS"] == str(max(1, cores() // 2))
+    assert threads(10_000)["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_fisher_information_of_a_run_is_added_to_its_result(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / next(made.glob("runs/*/result.json")).parent.name
+    shutil.copytree(made / "runs" / folder.name, folder)
+    result = read_result(folder)
+    assert result is not None
+    fisher = add_fisher(folder, result)["fisher"]
+    assert fisher["1e-6"] > fisher["1e-4"] > fisher["1e-2"] > 0, "more damping, smaller inverse"
+    again = read_result(folder)
+    assert again is not None and again["fisher"] == fisher and again["metrics"] == result["metrics"]
+
+
+def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Task]) -> None:
+    task = tiny_task()
+    model = task.new_model().eval()
+    scores = PGD(parameters="all").scores(task, model)
+    split: Split = task.train
+    for row in (0, 7, 191):
+        batch = split.batch(torch.tensor([row]))
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+        squares = sum(float((each.grad.double() ** 2).sum()) for each in model.parameters() if each.grad is not None)
+        assert float(scores[row]) == pytest.approx(squares**0.5, rel=1e-3)
+    assert not torch.allclose(scores, PGD().scores(task, model))
+    with pytest.raises(ValueError, match="parameters=all"):
+        PGD(parameters="all", score="loss")
