@@ -1,4 +1,4 @@
-"""`debiaser study` as a command, on the embedded digits: runs by two processes, finds them again, goes on after a failure."""
+"""`debiaser study` as a command, on the embedded digits: two processes, runs found again, failures that stop nothing."""
 
 import json
 import os

@@ -28,6 +28,7 @@ def study(
     commands: Annotated[
         bool, typer.Option("--commands", help="One shell line per missing run; nothing is made.")
     ] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Show what is there; nothing is made.")] = False,
     data: options.Data = None,
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder for runs.")] = Path("runs"),
     results: Annotated[
@@ -62,7 +63,7 @@ def study(
     elif dry_run:
         show_plan(name, chosen, lacking, store, workers, as_json)
     else:
-        failures = make(lacking, chosen, store, scale, out, data, device, workers, quiet)
+        failures = [] if only_show else make(lacking, chosen, store, scale, out, data, device, workers, quiet)
         show(name, chosen, gather(out, copies), scale, figures, as_json)
         if failures:
             listed = "; ".join(f"{each.run.spec.key}: {each.reason}" for each in failures[:3])

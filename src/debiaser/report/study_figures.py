@@ -57,7 +57,7 @@ def by_place(cells: Sequence[Found]) -> Iterator[tuple[str, list[Found]]]:
 
 
 def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
-    """Bars with error bars from the highest named first; a short line where the paper's number is."""
+    """Bars with error bars, in the order of the table; a short line where the paper's number is."""
     cells = shown["cells"]
     height = np.arange(len(cells))[::-1]
     deviations = [each["std"] or 0.0 for each in cells]
@@ -69,9 +69,8 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
     for number, at in printed:
         axes.plot([number, number], [at - 0.4, at + 0.4], color=palette.conflicting, linewidth=2.2)
     for each, at in zip(cells, height, strict=True):
-        inside = each["mean"] - (each["std"] or 0.0)
-        axes.annotate(f"{each['mean']:.4g}", (max(inside, 0), at), (-4, 0), textcoords="offset points", va="center",
-                      ha="right", fontsize=8.5, color="white" if palette is PRINT else palette.ink)  # fmt: skip
+        colour = "white" if palette is PRINT else palette.ink
+        axes.annotate(f"{each['mean']:.4g}", (0, at), (5, 0), textcoords="offset points", va="center", color=colour)
     axes.set_yticks(height, [each["name"] for each in cells])
     axes.set_xlim(left=0)
     axes.set_xlabel(unit(cells[0]) + (" (red line: published)" if printed else ""))
@@ -123,8 +122,8 @@ def draw_lines(axes: Axes, shown: Found, palette: Palette) -> None:
             [each["mean"] for each in cells],
             yerr=[each["std"] or 0.0 for each in cells],
             color=palette.series[number],
-            marker="o",
-            markersize=4,
+            marker="os^D"[number % 4],
+            markersize=4.5,
             capsize=2.5,
             label=name,
         )
@@ -141,7 +140,7 @@ def svg_figures(found: Found) -> list[tuple[str, str]]:
     drawn = []
     for number, (name, shown, draw) in enumerate(panels(found)):
         with matplotlib.rc_context(figures.STYLE):
-            figure = Figure(figsize=size(shown), layout="constrained")
+            figure = Figure(figsize=size(shown, draw), layout="constrained")
             FigureCanvasSVG(figure)
             draw(figure.add_subplot(), shown, PAGE)
             alt = f"{found['title']}, {name}: {found['sentence']}"
@@ -149,9 +148,9 @@ def svg_figures(found: Found) -> list[tuple[str, str]]:
     return drawn
 
 
-def size(shown: Found) -> tuple[float, float]:
+def size(shown: Found, draw: Draw) -> tuple[float, float]:
     """Inches: bars need room for each of them."""
-    return 5.2, max(3.1, 0.36 * len(shown.get("cells", ())) + 0.9) if "aligned" not in shown else 3.1
+    return 5.2, max(3.1, 0.36 * len(shown["cells"]) + 0.9) if draw is draw_bars else 3.3
 
 
 def file_figures(found: Found, folder: Path) -> list[Path]:
@@ -161,7 +160,7 @@ def file_figures(found: Found, folder: Path) -> list[Path]:
         return []
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
-    width, height = 5.2 * columns, max(size(each)[1] for _, each, _ in shown) * rows + 0.3
+    width, height = 5.2 * columns, max(size(each, draw)[1] for _, each, draw in shown) * rows + 0.3
     with matplotlib.rc_context(PRINT_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
