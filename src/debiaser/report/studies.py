@@ -101,7 +101,8 @@ def page_part(found: Found) -> Found:
     """What the page shows of a study: texts, table and figures."""
     from debiaser.report.study_figures import svg_figures
 
-    headings, rows = text_table(found)
+    run = {each["place"] for each in found["cells"] if each["runs"]}  # the others are named as not run
+    headings, rows = text_table({**found, "cells": [each for each in found["cells"] if each["place"] in run]})
     figures = [(caption, Markup(svg)) for caption, svg in svg_figures(found)]  # noqa: S704 (our own drawing, escaped)
     runs = sum(each["runs"] for each in found["cells"])
     return {**found, "headings": headings, "rows": rows, "figures": figures, "runs": runs}

@@ -61,7 +61,13 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
     cells = shown["cells"]
     height = np.arange(len(cells))[::-1]
     deviations = [each["std"] or 0.0 for each in cells]
-    axes.barh(height, [each["mean"] for each in cells], 0.62, color=palette.series[0], alpha=0.85)
+    axes.barh(
+        height,
+        [each["mean"] for each in cells],
+        0.62,
+        color=palette.series[0],
+        alpha=0.85 if palette is PRINT else 0.45,
+    )
     axes.errorbar(
         [each["mean"] for each in cells], height, xerr=deviations, fmt="none", ecolor=palette.ink, capsize=2.5
     )

@@ -73,7 +73,8 @@ def _differing(family: Sequence[Result]) -> list[str]:
 def _row_order(row: Row) -> tuple[Any, ...]:
     known = list(METHODS)
     rank = known.index(row["method"]) if row["method"] in known else len(known)
-    return *place_order(row["place"]), rank, row["method"], row["label"]
+    usual = bool(row["published"])  # a method as the paper runs it comes before the same with fields changed
+    return *place_order(row["place"]), rank, row["method"], not usual, row["label"]
 
 
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:

@@ -33,8 +33,8 @@ real_1 = Study(
     "PGD has the highest unbiased accuracy of the five methods (a tie within one deviation counts, D29).",
     tuple(cell(m, dataset, rho) for dataset, rho in (("bar", None), ("bffhq", 0.005)) for m in METHODS),
     everywhere(best("PGD")),
-    "The network starts from random weights unless weights were fetched (D19); BFFHQ's target is the first number of "
-    "the file name (D11).",
+    "The network starts from random weights (D19), so numbers are not comparable; BFFHQ's target is the first number "
+    "of the file name (D11).",
 )
 
 
@@ -64,7 +64,7 @@ real_2 = Study(
     ),
     everywhere(best_worst_group),
     "The average is over test rows (D27); the paper copies its baselines from other papers (D28). CelebA: ResNet-50 "
-    "(D15); CivilComments: BERT by AdamW (D16).",
+    "(D15); CivilComments: BERT by AdamW (D16). Both start from random weights.",
 )
 
 real_3 = Study(

@@ -72,7 +72,7 @@ def judge_colour(tallies: Sequence[Tally]) -> Verdict:
 
 second_easiest = Study(
     "second_easiest",
-    "Appendix: colour as the target, and table `stat_reverse`",
+    "Appendix: colour as the target, and its table stat_reverse",
     "With colour as the target PGD is above 90% and within a point of Vanilla, and no more conflicting than aligned "
     "rows have norms above half of the largest: PGD does not just learn the second-easiest feature.",
     (
