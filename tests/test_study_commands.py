@@ -1,4 +1,4 @@
-"""`debiaser study` as a command, on the embedded digits: two processes, runs found again, failures that stop nothing."""
+"""`debiaser study` as a command, on the embedded digits: two processes, runs found again, failures that stop none."""
 
 import json
 import os
@@ -113,6 +113,12 @@ def test_list_names_every_study(tmp_path: Path) -> None:
     wanted = "control real_1 real_2 real_3 norm ablation gce_ablation single_stage reweighting effect_grad_score "
     wanted += "compute_time natural second_easiest ab_hist hist_trial invq_compare"
     assert set(wanted.split()) <= labels
+
+
+def test_long_stages_say_when_they_end() -> None:
+    from debiaser.cli.console import until
+
+    assert until(30.0, 500.0) == "" and until(300.0, 400.0).startswith("until about ")
 
 
 def test_threads_are_divided_among_workers() -> None:

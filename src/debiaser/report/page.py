@@ -13,9 +13,10 @@ from markupsafe import Markup
 from debiaser.errors import Problem
 from debiaser.files import write_text
 from debiaser.report.evidence import Allowance, Shown
+from debiaser.report.names import method_name
 from debiaser.report.runs import UNREADABLE, Found, Result, find_runs, read_details, read_result, why
 from debiaser.report.sections import section, table
-from debiaser.report.tables import Row, method_name, place_order, summary_rows
+from debiaser.report.tables import Row, place_order, summary_rows
 
 __all__ = ["find_runs", "write_page"]
 
@@ -36,7 +37,8 @@ def write_page(
     if not results:
         reason = f" ({said[0].rstrip('.')})" if said else ""
         raise Problem(f"no finished run to report on{reason}; run `debiaser demo` or `debiaser train` first")
-    sections = _sections(summary_rows(results))
+    drawn = sum(len(svg) for each in studies for _, svg in each["figures"])
+    sections = _sections(summary_rows(results), max(ROOM - drawn, ROOM // 2))
     write_text(destination, render(title or _title(results), sections, [*left_out, *said], studies))
     return destination
 
@@ -60,9 +62,9 @@ def _read(run_dirs: Sequence[Path]) -> tuple[list[Result], list[str]]:
     return results, warnings
 
 
-def _sections(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _sections(rows: Sequence[Row], room: int) -> list[dict[str, Any]]:
     places = sorted({row["place"] for row in rows}, key=place_order)
-    allowance = Allowance(ROOM)
+    allowance = Allowance(room)
     sections = []
     for position, place in enumerate(places):
         here = [row for row in rows if row["place"] == place]

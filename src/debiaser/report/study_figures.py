@@ -84,9 +84,9 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
 
 def unit(cell: Found) -> str:
     """What an axis counts."""
-    words = {"unbiased": "unbiased accuracy in %", "worst_group": "accuracy in %", "seconds": "seconds"}
-    words |= {"group_average": "accuracy in %", "fisher_trace": "trace of the damped inverse"}
-    return words.get(cell["metric"], cell["metric"]) if "histogram" not in cell["reads"] else "norm over the largest"
+    words = {"unbiased": "unbiased accuracy in %", "worst_group": "accuracy in %", "group_average": "accuracy in %"}
+    words |= {"seconds": "seconds", "fisher_trace": "trace of the damped inverse"}
+    return words.get(str(cell["metric"]), str(cell["metric"]))
 
 
 def draw_histogram(axes: Axes, shown: Found, palette: Palette) -> None:

@@ -3,9 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,15 +35,18 @@ class Crew:
     def make(self, runs: Sequence[Missing], ended: Callable[[Missing, Failure | None], None]) -> list[Failure]:
         """Make them all; `ended` hears of each as it ends. What failed comes back."""
         failures = []
-        with self.stopping() as live, ThreadPoolExecutor(max(1, self.workers)) as pool:
+        live: set[subprocess.Popen[str]] = set()
+        with ThreadPoolExecutor(max(1, self.workers)) as pool:
             work = {pool.submit(self.make_one, run, live): run for run in runs}
             try:
                 for done in as_completed(work):
                     failure = done.result()
                     ended(work[done], failure)
                     failures += [failure] if failure else []
-            except BaseException:
+            except BaseException:  # we are interrupted: what the processes did so far is kept
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(live):
+                    process.terminate()
                 raise
         return failures
 
@@ -69,17 +71,6 @@ class Crew:
         where = ["--data", str(self.data)] if self.data else []
         device = ["--device", self.device] if self.device != "auto" else []
         return [*run.words, *where, *device, "--out", str(self.out)]
-
-    @contextmanager
-    def stopping(self) -> Iterator[set[subprocess.Popen[str]]]:
-        """The processes at work; when we are interrupted they are ended, and what they did is kept."""
-        live: set[subprocess.Popen[str]] = set()
-        try:
-            yield live
-        except BaseException:
-            for process in list(live):
-                process.terminate()
-            raise
 
 
 def threads(workers: int) -> dict[str, str]:
