@@ -18,7 +18,9 @@ Found = dict[str, Any]
 def study(
     name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours, all, or list.")],
     recipe: options.RecipeName = "fast",
-    seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds from 0 on.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs per cell, with seeds from 0 on; else one is made and all there are shown.")
+    ] = None,
     epochs: options.Epochs = None,
     only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
     rho: Annotated[float | None, typer.Option(help="The cells of this rho alone.")] = None,
@@ -48,8 +50,8 @@ def study(
     if name == "list":
         list_studies(as_json)
         return
-    for option, value in (("--seeds", seeds), ("--workers", workers), ("--epochs", epochs or 1)):
-        if value < 1:
+    for option, value in (("--seeds", seeds), ("--workers", workers), ("--epochs", epochs)):
+        if value is not None and value < 1:
             raise Misuse(f"{option} must be at least 1, got {value}")
     chosen = [placed(each, on, only, rho) for each in find_studies(name)]
     if not any(each.cells for each in chosen):
@@ -169,7 +171,7 @@ def make(
 
     def told(run: Any, line: str) -> None:
         if workers == 1:
-            tell(f"  {run.cell.name}, {line}")
+            tell(f"  {' '.join([f'seed {run.spec.seed}', *run.cell.changes])}, {line}")
 
     failures = Crew(out, data, workers, device, told).make(lacking, ended)
     add_parts(chosen, out, scale, data, tell)

@@ -11,6 +11,7 @@ from debiaser.report.tables import count, duration, spread
 Found = dict[str, Any]
 MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
 WHOLE = ("samples",)
+LARGE = 1e4  # from here on numbers are written with a power of ten
 FINE = 1.5  # numbers whose largest is below are shares, which want more digits
 
 
@@ -49,6 +50,8 @@ def value(cell: Found, mean: float | None, deviation: float | None) -> str:
         return duration(mean)
     if cell["metric"] in WHOLE:
         return count(mean)
+    if abs(mean) >= LARGE:
+        return f"{mean:.3g}" + ("" if deviation is None else f" ± {deviation:.2g}")
     return spread(mean, deviation, digits(cell))
 
 

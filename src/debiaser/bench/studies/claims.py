@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
 
+LARGE = 1e4  # from here on numbers are written with a power of ten
 Finding = tuple[bool, str]  # whether it holds at one place, and the numbers
 Rule = Callable[[Sequence[Tally]], Finding | None]  # None: cannot be said, runs are missing
 
@@ -34,8 +35,9 @@ def combined(found: dict[Place, Finding | None]) -> Verdict:
 
 def number(tally: Tally, digits: int = 2) -> str:
     """`97.52 ± 0.07`, without the deviation where there is one run."""
-    deviation = "" if tally.deviation is None else f" ± {tally.deviation:.{digits}f}"
-    return f"{tally.mean:.{digits}f}{deviation}"
+    form = f".{digits}f" if abs(tally.mean) < LARGE else ".3g"
+    deviation = "" if tally.deviation is None else f" ± {tally.deviation:{form}}"
+    return f"{tally.mean:{form}}{deviation}"
 
 
 def named(tally: Tally, digits: int = 2) -> str:
@@ -79,7 +81,10 @@ def above(name: str, other: str, by: float = 0.0) -> Rule:
         one, two = find(here, name), find(here, other)
         if one is None or two is None:
             return None
-        return one.mean - two.mean >= by, f"{named(one)}, {named(two)}, difference {one.mean - two.mean:+.2f}"
+        return (
+            one.mean - two.mean >= by,
+            f"{named(one)}, {named(two)}, difference {one.mean - two.mean:+{'.2f' if abs(one.mean) < LARGE else '.3g'}}",
+        )
 
     return rule
 

@@ -44,8 +44,9 @@ def over(tally: Tally | None, least: float) -> Finding | None:
 def bin_cell(kind: str, number: int) -> Cell:
     """How many training rows of a kind have a norm in this bin, with colour as the target."""
     name = f"{kind} {EDGES[number]}"
-    where = {"reads": f"histogram.{kind}.{number}", "variant": name, "metric": "samples", "table": "stat_reverse"}
-    return Cell(f"rows, {name}", "cmnist-colour", "pgd", 0.005, **where)
+    reads, table = f"histogram.{kind}.{number}", "stat_reverse"
+    where = ("cmnist-colour", "pgd", 0.005)
+    return Cell(f"rows, {name}", *where, reads=reads, variant=name, metric="samples", table=table)
 
 
 def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:

@@ -143,7 +143,7 @@ class Study:
 def read(result: dict[str, Any], path: str) -> float | None:
     """The number at a path of a result; `seconds` is the sum over stages; None where there is none."""
     if path == "seconds":
-        return sum(result["seconds"].values())
+        return float(sum(result["seconds"].values()))
     found: Any = result
     for name in path.split("."):
         if isinstance(found, list):

@@ -125,12 +125,13 @@ def also_printed(study: Study) -> list[str]:
     """What the paper prints under this label that stands beside no cell: differences, p-values, shares of time."""
     beside = [cell.published(study.label) for cell in study.cells]
     rest = [each for each in table(study.label) if each.mean is not None and each not in beside]
+    here = {(cell.dataset, cell.rho) for cell in study.cells}
     return [
         f"{each.metric.replace('_', ' ')} of {each.method} {each.variant}".rstrip()
         + ("" if each.rho is None else f" at rho {each.rho * 100:.3g}%")
         + f": {each.mean:g}"
         for each in rest
-        if each.dataset in {cell.dataset for cell in study.cells if cell.printed or study.label == "hist_trial"}
+        if (each.dataset, each.rho) in here
     ]
 
 
@@ -148,7 +149,10 @@ def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
     """`recipe fast, 1,080,000 samples seen a run, 1 to 3 runs a cell`."""
     counts = sorted({len(each.values) for each in tallies if each})
     seen = sorted({int(result["samples_seen"]) for each in tallies for result in each.results})
-    words = [f"recipe {scale.recipe}" + (f" with {scale.epochs} epochs a stage" if scale.epochs else "")]
+    words = [
+        f"recipe {scale.recipe}"
+        + (f" with {scale.epochs} epoch{'s' if scale.epochs > 1 else ''} a stage" if scale.epochs else "")
+    ]
     words += [f"{between(seen)} training samples seen a run"] if seen else []
     words += [f"{between(counts)} run{'s' if counts[-1] > 1 else ''} a cell"] if counts else ["no runs"]
     return ", ".join(words)
