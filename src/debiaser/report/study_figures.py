@@ -76,9 +76,15 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
         axes.plot([number, number], [at - 0.4, at + 0.4], color=palette.conflicting, linewidth=2.2)
     for each, at in zip(cells, height, strict=True):
         colour = "white" if palette is PRINT else palette.ink
-        axes.annotate(f"{each['mean']:.4g}", (0, at), (5, 0), textcoords="offset points", va="center", color=colour)
+        at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+        axes.annotate(f"{each['mean']:.4g}", (0, at), (5, 0), va="center", color=colour, **at_edge)
     axes.set_yticks(height, [each["name"] for each in cells])
-    axes.set_xlim(left=0)
+    smallest, largest = min(each["mean"] for each in cells), max(each["mean"] for each in cells)
+    if smallest > 0 and largest > 100 * smallest:
+        axes.set_xscale("log")
+        axes.set_xlim(left=smallest / 10)
+    else:
+        axes.set_xlim(left=0)
     axes.set_xlabel(unit(cells[0]) + (" (red line: published)" if printed else ""))
 
 

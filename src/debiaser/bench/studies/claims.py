@@ -81,10 +81,9 @@ def above(name: str, other: str, by: float = 0.0) -> Rule:
         one, two = find(here, name), find(here, other)
         if one is None or two is None:
             return None
-        return (
-            one.mean - two.mean >= by,
-            f"{named(one)}, {named(two)}, difference {one.mean - two.mean:+{'.2f' if abs(one.mean) < LARGE else '.3g'}}",
-        )
+        ahead = one.mean - two.mean
+        form = "+.2f" if abs(one.mean) < LARGE else "+.3g"
+        return ahead >= by, f"{named(one)}, {named(two)}, difference {ahead:{form}}"
 
     return rule
 
