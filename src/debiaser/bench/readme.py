@@ -3,6 +3,7 @@
 `python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
 `<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
+A file in place of a dataset (`search/bpa_clusters.json`) is shown as its "rows" are.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from debiaser.bench.results import Result, read_result
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
+from debiaser.report.records import record_table
 from debiaser.report.tables import markdown_table, summary_rows
 
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -37,6 +39,8 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 def table(results: Path, what: str) -> str:
     """The table for a mark: `dataset [name=value ...]`."""
     dataset, *filters = what.split()
+    if dataset.endswith(".json"):
+        return record_table(json.loads((results / dataset).read_text())["rows"]) + "\n"
     found = read_results(results, dataset)
     for condition in filters:
         name, _, value = condition.partition("=")
