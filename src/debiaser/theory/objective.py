@@ -136,7 +136,7 @@ class Solved:
 
 
 def solve(seed: int) -> Solved:
-    """The objective minimised on one drawn data set; where h is free there are several minima: the best of two starts."""
+    """The objective minimised on one drawn data set; a free h has several minima: the better of two starts."""
     rows = drawn(seed)
     even, norms = uniform(rows), by_norm(rows)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from debiaser.theory.evidence import Evidence
@@ -73,7 +74,7 @@ def lemma_7(evidence: Evidence) -> Statement:
 def lemma_9(evidence: Evidence) -> Statement:
     """The trace at the fitted parameter against that at the true one."""
     rows = evidence.rows
-    falls = all(one.trace_deviation > other.trace_deviation for one, other in zip(rows, rows[1:], strict=False))
+    falls = all(one.trace_deviation > other.trace_deviation for one, other in pairwise(rows))
     return Statement(
         "Lemma 9",
         "Tr[I_p^-1] at the fitted parameter tends to that at the true parameter.",
@@ -142,10 +143,10 @@ def trace_footnote(evidence: Evidence) -> Statement:
     return Statement(
         "Footnote to Lemma 9",
         "If A is below B then Tr[B - A] <= 0.",
-        judged(matrices.smallest_ordered <= 0),
-        "for any drawn pair; what the proof needs is the opposite sign, and that Tr[AB] <= Tr[A] Tr[B]",
+        judged(matrices.largest_ordered <= 0),
+        "for every drawn pair; what the proof needs is the opposite sign, and that Tr[AB] <= Tr[A] Tr[B]",
         f"over {matrices.pairs:,} pairs, the smallest Tr[B - A] is {matrices.smallest_ordered:.2f}: a slip of the sign "
-        f"(D41), the lemma keeps; the smallest Tr[A] Tr[B] / Tr[AB] is {matrices.smallest_slack:.2f}, as needed",
+        f"(D41) that harms nothing; the smallest Tr[A] Tr[B] / Tr[AB] is {matrices.smallest_slack:.2f}, as needed",
         {"smallest_trace_of_difference": matrices.smallest_ordered, "smallest_slack": matrices.smallest_slack},
     )
 
@@ -159,8 +160,8 @@ def theorem_2(evidence: Evidence) -> Statement:
         "With two sets on a line, h in proportion to |g| at the uniformly trained parameter minimises the trace.",
         judged(distance <= EXACT),
         f"closed form and numeric minimiser differ by at most {EXACT:g}, relatively, in every case",
-        f"in {len(evidence.cases)} cases of (a, |M|, |m|) they differ by at most {distance:.1e}; the mass of each set is "
-        f"1/2 to {mass:.1e}",
+        f"in {len(evidence.cases)} cases of (a, |M|, |m|) they differ by at most {distance:.1e}; the mass of each set "
+        f"is 1/2 to {mass:.1e}",
         {"cases": len(evidence.cases), "largest_relative_difference": distance, "largest_distance_from_half": mass},
     )
 
@@ -213,11 +214,15 @@ def objective_minimised(evidence: Evidence) -> Statement:
         judged(min(free) >= PROPORTIONAL),
         f"rank correlation of at least {PROPORTIONAL} on every drawn data set",
         f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(rows):.0f} to {max(rows):.0f} "
-        f"effective rows of {len(solved[0].conflicting)}, as optimal designs do. Held near the uniform h: "
-        f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting rows agrees better: {masses['uniform']:.2f} "
+        f"effective rows of {len(solved[0].conflicting)}. Held near the uniform h: "
+        f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting rows: {masses['uniform']:.2f} "
         f"uniform, {masses['by_norm']:.2f} by gradient norm, {masses['optimal']:.2f} at the minimum, "
         f"{masses['sets']:.2f} with one value per set",
-        {"smallest_rank_correlation": min(free), "largest_rank_correlation": max(free), "most_effective_rows": max(rows)}
+        {
+            "smallest_rank_correlation": min(free),
+            "largest_rank_correlation": max(free),
+            "most_effective_rows": max(rows),
+        }
         | {"smallest_rank_correlation_even": min(even), "largest_rank_correlation_even": max(even)}
         | {f"conflicting_mass_{kind}": mass for kind, mass in masses.items()},
     )
