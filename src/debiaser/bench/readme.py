@@ -2,7 +2,7 @@
 
 `python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
-`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
+`<!-- results: cmnist -->` and `<!-- end of results -->`; `theory` is the table of verdicts; after the dataset may come `method=pgd`, to show only these.
 """
 
 import argparse
@@ -36,6 +36,8 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 def table(results: Path, what: str) -> str:
     """The table for a mark: `dataset [name=value ...]`."""
+    if what == "theory":
+        return theory_table(results)
     dataset, *filters = what.split()
     found = read_results(results, dataset)
     for condition in filters:
@@ -44,6 +46,16 @@ def table(results: Path, what: str) -> str:
     if not found:
         return "*Not run yet.*\n"
     return markdown_table(summary_rows(found)) + "\n"
+
+
+def theory_table(results: Path) -> str:
+    """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
+    path = results / "theory.json"
+    if not path.exists():
+        return "*Not run yet.*\n"
+    found = json.loads(path.read_text())["statements"]
+    rows = [" | ".join((each["name"], f"**{each['verdict']}**", each["found"].replace("|", "\\|"))) for each in found]
+    return "\n".join(f"| {row} |" for row in ["Statement | Verdict | Found", "---|---|---", *rows]) + "\n"
 
 
 def renew(text: str, results: Path) -> str:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from debiaser.theory.evidence import Evidence
 from debiaser.theory.logistic import information_ratio, inverse_information
+from debiaser.theory.toy import Sets, closed_form
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#666666"
 STYLE: Any = {
@@ -57,7 +58,7 @@ def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
     left.loglog(span, information_ratio(world) / 2 / span, "-", color=BLUE, linewidth=1, label="Lemma 7's limit / n")
     excess = [row.scaled_excess / row.n for row in evidence.rows]
     left.loglog(n, excess, "o", color=BLUE, label="excess test loss")
-    left.set(xlabel="training samples, n", ylabel="loss", title="The bound holds for the excess loss only")
+    left.set(xlabel="training samples, n", ylabel="loss", title="Theorem 1 on a well-specified logistic model")
     left.set_ylim(excess[-1] / 4, 30)
     left.legend(loc="lower left", fontsize=7.5)
     hard = evidence.hardened
@@ -67,27 +68,32 @@ def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
         scales, [each.smallest_eigenvalue or np.nan for each in hard], "s-", color=GREEN, label="smallest eigenvalue"
     )
     right.loglog(scales, [each.entropy for each in hard], "^-", color=ORANGE, label="entropy of the labels")
-    right.set(xlabel="scale of the true parameter", title="Certain labels (A3) leave no information (A8)")
+    right.set(xlabel="scale of the true parameter", title="Towards certain labels (A3): is $I_p$ invertible (A8)?")
     right.legend(loc="lower left")
 
 
 def theorem_2(evidence: Evidence, left: Axes, right: Axes) -> None:
-    """Closed form against minimiser; three sets."""
-    for index, (name, colour, marker) in enumerate((("$h_M$", BLUE, "o"), ("$h_m$", ORANGE, "x"))):
-        closed = [case.closed[index] for case in evidence.cases]
-        found = [case.found[index] for case in evidence.cases]
-        left.loglog(closed, found, marker, color=colour, markersize=4 + index, fillstyle="none", label=name)
-    ends = left.get_xlim()
-    left.loglog(ends, ends, color=GREY, linewidth=0.8, zorder=0)
-    left.set(xlabel="closed form, |g| / Z", ylabel="numeric minimiser", title=f"Two sets, {len(evidence.cases)} cases")
-    left.legend()
+    """The objective against the mass of M, with the closed form on it; three sets."""
+    masses = np.linspace(0.01, 0.99, 99)
+    pair = Sets.two(1, 1, 1)
+    left.semilogy(masses, [pair.trace(np.array([mass, 1 - mass])) for mass in masses], color=GREY)
+    for (majority, minority), colour in zip(((9, 1), (95, 5), (2, 3)), (BLUE, ORANGE, GREEN), strict=True):
+        sets = Sets.two(1, majority, minority)
+        for mass, marker, size in ((sets.uniform()[0], "o", 6), (closed_form(sets)[0] * majority, "x", 9)):
+            left.plot(mass, sets.trace(np.array([mass, 1 - mass])), marker, color=colour, markersize=size)
+        left.plot([], [], "o", color=colour, label=f"|M| = {majority}, |m| = {minority}: uniform")
+    left.plot([], [], "x", color=GREY, label="by gradient norm, for all")
+    apart = max(case.distance for case in evidence.cases)
+    left.set(xlabel="mass of M", ylabel="Tr[$I_h^{-1}$] for a = 1")
+    left.set_title(f"Two sets: at most {apart:.0e} from the minimiser, {len(evidence.cases)} cases")
+    left.legend(loc="upper center")
     beyond = evidence.beyond
     kinds = (("uniform", beyond.uniform, GREY), ("|g| / Z", beyond.by_norm, BLUE), ("minimum", beyond.found, ORANGE))
     for place, (name, masses, colour) in enumerate(kinds):
         label = f"{name}: trace {beyond.trace(masses):.2f}"
         right.bar(np.arange(len(masses)) + 0.27 * (place - 1), masses, 0.25, color=colour, label=label)
     right.set_xticks(range(len(beyond.sets.sizes)), [f"at {centre:g}" for centre in beyond.sets.centres])
-    right.set(ylabel="mass of the set", title="A third set between the two: no longer the minimum")
+    right.set(ylabel="mass of the set", title="A third set between the two")
     right.legend()
 
 
@@ -111,14 +117,19 @@ def practical_objective(evidence: Evidence, left: Axes, right: Axes) -> None:
         fillstyle="none",
         label="goes against the shortcut",
     )
-    left.set(xlabel="h by gradient norm", ylabel="h that minimises the trace", title="One data set, a point per row")
+    left.set(
+        xlabel="h by gradient norm",
+        ylabel=f"h that minimises the trace (at least {FLOOR:g})",
+        title="One data set, a point per row",
+    )
     left.set_ylim(FLOOR / 2, 40)
     left.legend(loc="upper left")
     names = ("uniform", "one value\nper set", "kept near\nuniform", "by gradient\nnorm", "free\nminimum")
     for place, kind in enumerate(("uniform", "sets", "even", "by_norm", "optimal")):
         traces = [getattr(each, kind).trace for each in evidence.solved]
-        right.bar(place, np.mean(traces), 0.6, color=ORANGE if kind == "by_norm" else GREY, alpha=0.45)
-        right.plot([place] * len(traces), traces, "_", color="black", markersize=9)
+        colour = ORANGE if kind == "by_norm" else BLUE
+        right.plot([place] * len(traces), traces, "o", color=colour, markersize=5, fillstyle="none")
+        right.hlines(np.mean(traces), place - 0.3, place + 0.3, color=colour, linewidth=2.5)
     right.set_yscale("log")
     right.set_xticks(range(len(names)), names, fontsize=8)
     right.set(ylabel="Tr[$I_h^{-1}$]", title=f"Mean and each of {len(evidence.solved)} data sets")
@@ -134,5 +145,6 @@ def inverse_trace(evidence: Evidence, left: Axes, right: Axes) -> None:
         axes.set(xlabel="damping, in mean eigenvalues", ylabel="PGD's trace / vanilla's")
         axes.set_title(f"{compared.rows:,} rows, {compared.parameters:,} parameters")
         axes.set_ylim(min(0.4, min(ratios) - 0.1), max(1.2, max(ratios) + 0.1))
-        axes.text(shares[0], 1.02, "PGD's is larger", color=GREY, fontsize=8)
-        axes.text(shares[0], 0.98, "PGD's is smaller", color=GREY, fontsize=8, va="top")
+        corner: Any = {"transform": axes.transAxes, "color": GREY, "fontsize": 8, "ha": "right"}
+        axes.text(0.99, 0.97, "above 1: PGD's is larger", va="top", **corner)
+        axes.text(0.99, 0.03, "below 1: PGD's is smaller", **corner)
