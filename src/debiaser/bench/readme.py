@@ -2,7 +2,8 @@
 
 `python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
-`<!-- results: cmnist -->` and `<!-- end of results -->`; `theory` is the table of verdicts; after the dataset may come `method=pgd`, to show only these.
+`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
+`theory` instead of a dataset is the table of verdicts.
 """
 
 import argparse
