@@ -55,8 +55,9 @@ def theory_table(results: Path) -> str:
     if not path.exists():
         return "*Not run yet.*\n"
     found = json.loads(path.read_text())["statements"]
-    rows = [" | ".join((each["name"], f"**{each['verdict']}**", each["found"].replace("|", "\\|"))) for each in found]
-    return "\n".join(f"| {row} |" for row in ["Statement | Verdict | Found", "---|---|---", *rows]) + "\n"
+    cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
+    cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
 
 
 def renew(text: str, results: Path) -> str:

@@ -89,9 +89,9 @@ def theorem_2(evidence: Evidence, left: Axes, right: Axes) -> None:
     left.legend(loc="upper center")
     beyond = evidence.beyond
     kinds = (("uniform", beyond.uniform, GREY), ("|g| / Z", beyond.by_norm, BLUE), ("minimum", beyond.found, ORANGE))
-    for place, (name, masses, colour) in enumerate(kinds):
-        label = f"{name}: trace {beyond.trace(masses):.2f}"
-        right.bar(np.arange(len(masses)) + 0.27 * (place - 1), masses, 0.25, color=colour, label=label)
+    for place, (name, shares, colour) in enumerate(kinds):
+        label = f"{name}: trace {beyond.trace(shares):.2f}"
+        right.bar(np.arange(len(shares)) + 0.27 * (place - 1), shares, 0.25, color=colour, label=label)
     right.set_xticks(range(len(beyond.sets.sizes)), [f"at {centre:g}" for centre in beyond.sets.centres])
     right.set(ylabel="mass of the set", title="A third set between the two")
     right.legend()

@@ -37,7 +37,8 @@ class Fisher:
     @cached_property
     def eigenvalues(self) -> Tensor:
         """(r,) ascending; what rounding took below zero is zero."""
-        return torch.linalg.eigvalsh(self.matrix).clamp(min=0)
+        found: Tensor = torch.linalg.eigvalsh(self.matrix)
+        return found.clamp(min=0)
 
     @property
     def always_zero(self) -> int:

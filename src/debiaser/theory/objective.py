@@ -49,7 +49,8 @@ def newton_step(rows: Rows, h: Tensor, theta: Tensor) -> Tensor:
     """(d,) what Newton's method subtracts for the weighted loss."""
     chance = torch.sigmoid(rows.x @ theta)
     hessian = rows.x.T @ (rows.x * (h * chance * (1 - chance))[:, None])
-    return torch.linalg.solve(hessian, h @ gradients(rows, theta))
+    step: Tensor = torch.linalg.solve(hessian, h @ gradients(rows, theta))
+    return step
 
 
 def trained(rows: Rows, h: Tensor, steps: int = 100) -> Tensor:
@@ -70,12 +71,13 @@ def trained(rows: Rows, h: Tensor, steps: int = 100) -> Tensor:
 def objective(rows: Rows, h: Tensor) -> Tensor:
     """Tr[I_h(theta_h)^-1], differentiable in h; the matrix is invertible where the weighted samples span the space."""
     each = gradients(rows, trained(rows, h))
-    return torch.linalg.inv(each.T @ (each * h[:, None])).trace()
+    inverse: Tensor = torch.linalg.inv(each.T @ (each * h[:, None]))
+    return inverse.trace()
 
 
 def by_norm(rows: Rows) -> Tensor:
     """(n,) the sampling probability of PGD: in proportion to the gradient norm at the uniformly trained parameter."""
-    norms = gradients(rows, trained(rows, uniform(rows))).norm(dim=1)
+    norms: Tensor = gradients(rows, trained(rows, uniform(rows))).norm(dim=1)  # type: ignore[no-untyped-call]
     return norms / norms.sum()
 
 
@@ -98,7 +100,7 @@ def minimised(rows: Rows, start: Tensor, evenness: float = 0.0) -> Tensor:
         h = free.softmax(0)
         try:
             value = objective(rows, h).log() + evenness * (h * (len(h) * h + TINY).log()).sum()
-        except torch.linalg.LinAlgError:
+        except RuntimeError:  # of torch.linalg: a singular matrix
             return FORBIDDEN, np.zeros_like(logits)
         (slope,) = torch.autograd.grad(value, free)
         if not bool(torch.isfinite(slope).all()):

@@ -80,7 +80,8 @@ def lemma_9(evidence: Evidence) -> Statement:
         "Tr[I_p^-1] at the fitted parameter tends to that at the true parameter.",
         judged(falls and rows[-1].trace_deviation < 0.01),
         "the mean relative deviation falls with every n and ends below 1%",
-        f"{rows[0].trace_deviation:.2%} at n = {rows[0].n:,}, {rows[-1].trace_deviation:.2%} at n = {rows[-1].n:,}",
+        f"mean deviation {rows[0].trace_deviation:.2%} at n = {rows[0].n:,}, {rows[-1].trace_deviation:.2%} at n = "
+        f"{rows[-1].n:,}",
         {f"deviation_{row.n}": row.trace_deviation for row in rows},
     )
 
@@ -95,7 +96,8 @@ def theorem_1_excess(evidence: Evidence) -> Statement:
         "The test loss above that of the true parameter is at most Tr[I_p^-1] Tr[I_q] / 2n with high probability.",
         judged(share >= HIGH),
         f"in at least {HIGH:.0%} of the drawn training sets at every n from {LARGE:,} on",
-        f"in {share:.1%} of them; the bound is {slack:.1f} times the excess loss at n = {rows[-1].n:,}",
+        f"in {share:.1%} of the drawn training sets; the bound is {slack:.1f} times the excess loss at n = "
+        f"{rows[-1].n:,}",
         {"smallest_share": share, "bound_over_excess": slack} | {f"bound_{row.n}": row.bound for row in rows},
     )
 
@@ -110,8 +112,8 @@ def theorem_1_printed(evidence: Evidence) -> Statement:
         "The test loss itself is at most Tr[I_p^-1] Tr[I_q] / 2n for sufficiently large n.",
         judged(share >= HIGH),
         f"in at least {HIGH:.0%} of the drawn training sets at every n from {LARGE:,} on",
-        f"in {share:.1%} of them. It cannot hold where labels are noisy: the left side tends to the labels' entropy "
-        f"({entropy:.4f}; at n = {rows[-1].n:,}: {rows[-1].loss:.4f}), the right side to 0 ({rows[-1].bound:.6f}); "
+        f"in {share:.1%} of the drawn training sets. It cannot hold where labels are noisy: the left side tends to the "
+        f"labels' entropy ({entropy:.4f}; at n = {rows[-1].n:,}: {rows[-1].loss:.4f}), the right side to 0 ({rows[-1].bound:.6f}); "
         f"they cross at n = {constant / entropy:.0f}",
         {"largest_share": share, "label_entropy": entropy, "crossing_n": constant / entropy}
         | {f"loss_{row.n}": row.loss for row in rows},
