@@ -77,7 +77,7 @@ def objective(rows: Rows, h: Tensor) -> Tensor:
 
 def by_norm(rows: Rows) -> Tensor:
     """(n,) the sampling probability of PGD: in proportion to the gradient norm at the uniformly trained parameter."""
-    norms: Tensor = gradients(rows, trained(rows, uniform(rows))).norm(dim=1)  # type: ignore[no-untyped-call]
+    norms: Tensor = gradients(rows, trained(rows, uniform(rows))).norm(dim=1)
     return norms / norms.sum()
 
 

@@ -17,7 +17,7 @@ from debiaser.learn.scores import grad_norm
 from debiaser.theory.fisher import Damped, Fisher, damped_sweep, head_fisher, inverse_trace
 
 RHO, POOL, RIDGE = 0.05, 7, 1e-3  # the ridge gives a finite solution, since regression separates the digits
-ITERATIONS = 300
+ITERATIONS, PRECISION = 1_000, 1e-8
 FEW = 300  # rows, fewer than there are parameters: the matrices are singular beyond their construction
 
 
@@ -69,7 +69,14 @@ def logits(weight: Tensor, x: Tensor) -> Tensor:
 def solution(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     """(k, d + 1) the weights that minimise sum_i h_i cross-entropy_i + ridge / 2 |W|^2."""
     weight = torch.zeros(int(y.max()) + 1, x.shape[1] + 1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight], max_iter=ITERATIONS, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weight],
+        max_iter=ITERATIONS,
+        tolerance_grad=PRECISION,
+        tolerance_change=0,  # else it stops where steps are small, not where the slope is
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
 
     def loss() -> Tensor:
         optimizer.zero_grad()

@@ -113,8 +113,8 @@ def theorem_1_printed(evidence: Evidence) -> Statement:
         judged(share >= HIGH),
         f"in at least {HIGH:.0%} of the drawn training sets at every n from {LARGE:,} on",
         f"in {share:.1%} of the drawn training sets. It cannot hold where labels are noisy: the left side tends to the "
-        f"labels' entropy ({entropy:.4f}; at n = {rows[-1].n:,}: {rows[-1].loss:.4f}), the right side to 0 ({rows[-1].bound:.6f}); "
-        f"they cross at n = {constant / entropy:.0f}",
+        f"labels' entropy ({entropy:.4f}; at n = {rows[-1].n:,}: {rows[-1].loss:.4f}), the right side to 0 "
+        f"({rows[-1].bound:.6f}); they cross at n = {constant / entropy:.0f}",
         {"largest_share": share, "label_entropy": entropy, "crossing_n": constant / entropy}
         | {f"loss_{row.n}": row.loss for row in rows},
     )
