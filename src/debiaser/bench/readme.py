@@ -4,6 +4,7 @@
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
 `<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these.
 A file in place of a dataset (`search/bpa_clusters.json`) is shown as its "rows" are.
+`theory` instead of a dataset is the table of verdicts.
 """
 
 import argparse
@@ -38,6 +39,8 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 def table(results: Path, what: str) -> str:
     """The table for a mark: `dataset [name=value ...]`."""
+    if what == "theory":
+        return theory_table(results)
     dataset, *filters = what.split()
     if dataset.endswith(".json"):
         return record_table(json.loads((results / dataset).read_text())["rows"]) + "\n"
@@ -48,6 +51,17 @@ def table(results: Path, what: str) -> str:
     if not found:
         return "*Not run yet.*\n"
     return markdown_table(summary_rows(found)) + "\n"
+
+
+def theory_table(results: Path) -> str:
+    """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
+    path = results / "theory.json"
+    if not path.exists():
+        return "*Not run yet.*\n"
+    found = json.loads(path.read_text())["statements"]
+    cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
+    cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
 
 
 def renew(text: str, results: Path) -> str:

@@ -107,6 +107,12 @@ def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tens
 
 def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
     """(b,) from the explicit gradients of all samples at once."""
+    parts = gradients_by_vmap(model, chosen, batch)
+    return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
+
+
+def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[str, Tensor]:
+    """The gradient (b, ...) of every sample's cross-entropy in each chosen parameter."""
 
     def loss(values: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
         logits = call(model, each_tensor(x, lambda tensor: tensor[None]), values)
@@ -114,8 +120,8 @@ def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
         return (logits * Outputs(logits, logits.detach(), y[None]).residual).sum()
 
     values = {name: each.detach() for name, each in chosen.items()}
-    parts = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
-    return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
+    found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
+    return found
 
 
 def bytes_by_vmap(_model: nn.Module, chosen: Chosen, batch: Batch, _p: float) -> int:
