@@ -3,8 +3,8 @@
 `python -m debiaser.bench.readme` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
 `<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these,
-and `usual`, to show no runs with fields changed. `studies` in place of a dataset is what every study says, and
-`studies summary` one line of each.
+and `usual`, to show no runs with fields changed. A file in place of a dataset (`search/bpa_clusters.json`) is shown as
+its "rows" are; `theory` is the table of verdicts; `studies` is what every study says, `studies summary` a line of each.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from debiaser.bench.studies.tally import Scale, findings
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.report import studies as report
+from debiaser.report.records import record_table
 from debiaser.report.tables import markdown_table, summary_rows
 
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -49,10 +50,14 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [usual] [name=value ...]`, or `studies [summary]`."""
+    """The table for a mark: `dataset [usual] [name=value ...]`, a file, `theory`, or `studies [summary]`."""
+    if what == "theory":
+        return theory_table(results)
     dataset, *filters = what.split()
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
+    if dataset.endswith(".json"):
+        return record_table(json.loads((results / dataset).read_text())["rows"]) + "\n"
     found = read_results(results, dataset)
     for condition in filters:
         name, _, value = condition.partition("=")
@@ -80,6 +85,17 @@ def studies(results: Path, short: bool) -> str:
         return report.summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]
     return "\n\n".join([report.summary(found), *left_out, *(report.markdown(each) for each in found)])
+
+
+def theory_table(results: Path) -> str:
+    """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
+    path = results / "theory.json"
+    if not path.exists():
+        return "*Not run yet.*\n"
+    found = json.loads(path.read_text())["statements"]
+    cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
+    cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
 
 
 def renew(text: str, results: Path) -> str:

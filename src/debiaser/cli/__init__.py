@@ -18,6 +18,7 @@ from debiaser.cli import data as _data  # noqa: F401
 from debiaser.cli import own as _own  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401
 from debiaser.cli import studies as _studies  # noqa: F401
+from debiaser.cli import theory as _theory  # noqa: F401
 from debiaser.cli.app import app
 from debiaser.cli.usage import ClickError, one_line
 from debiaser.errors import Misuse, Problem

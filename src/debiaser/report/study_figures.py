@@ -77,7 +77,9 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
     for each, at in zip(cells, height, strict=True):
         colour = "white" if palette is PRINT else palette.ink
         at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-        axes.annotate(f"{each['mean']:.{3 if each['mean'] >= 1e4 else 4}g}", (0, at), (5, 0), va="center", color=colour, **at_edge)
+        axes.annotate(
+            f"{each['mean']:.{3 if each['mean'] >= 1e4 else 4}g}", (0, at), (5, 0), va="center", color=colour, **at_edge
+        )
     axes.set_yticks(height, [each["name"] for each in cells])
     smallest, largest = min(each["mean"] for each in cells), max(each["mean"] for each in cells)
     if smallest > 0 and largest > 100 * smallest:

@@ -37,7 +37,8 @@ class Fisher:
     @cached_property
     def eigenvalues(self) -> Tensor:
         """(r,) ascending; what rounding took below zero is zero."""
-        return torch.linalg.eigvalsh(self.matrix).clamp(min=0)
+        found: Tensor = torch.linalg.eigvalsh(self.matrix)
+        return found.clamp(min=0)
 
     @property
     def always_zero(self) -> int:
@@ -114,7 +115,8 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
     weights = None if weights is None else probabilities_of(weights)
     for batch in [outputs] if isinstance(outputs, Outputs) else outputs:
         part = take(weights, first, len(batch.labels))
-        residuals, features = batch.residual.double(), batch.features.double()
+        residuals = Outputs(batch.features, batch.logits.double(), batch.labels).residual
+        features = batch.features.double()
         if bias:
             features = torch.cat([features, features.new_ones(len(features), 1)], 1)
         if total is None:
@@ -122,8 +124,9 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
             total = empty(parameters - features.shape[1], features.device)
         residuals = residuals @ contrasts(residuals.shape[1]).to(residuals)
         size = max(1, PIECE // (8 * len(total)))
-        for r, f, w in zip(residuals.split(size), features.split(size), part.to(features).split(size), strict=True):
-            add_products(total, r, f, w)
+        for start in range(0, len(features), size):
+            rows = slice(start, start + size)
+            add_products(total, residuals[rows], features[rows], part[rows].to(features))
         first += len(batch.labels)
     if total is None:
         raise Misuse("the dataset has no rows")

@@ -58,7 +58,7 @@ def minimised(sets: Sets) -> Array:
         method="bounded",
         options={"xatol": 1e-12},
     )
-    return np.array([found.x, 1 - found.x]) / np.array(sets.sizes)
+    return np.asarray(np.array([found.x, 1 - found.x]) / np.array(sets.sizes))
 
 
 def minimised_of_many(sets: Sets) -> Array:

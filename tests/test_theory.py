@@ -1,0 +1,210 @@
+"""The theory: formulas against definitions and finite differences, verdicts that can go either way, the command."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from debiaser.learn.engine import Silence
+from debiaser.theory import logistic, objective, regression, toy
+from debiaser.theory.evidence import Evidence, gather
+from debiaser.theory.figures import figures
+from debiaser.theory.statements import statements
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# --- Theorem 2 ------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_specification() -> None:
+    sets = toy.Sets.two(1, 9, 1)
+    theta = sets.trained(sets.uniform())
+    assert theta == pytest.approx(-0.8)
+    assert sets.gradients(theta) == pytest.approx([0.2, -1.8])
+    assert toy.closed_form(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6])
+    assert toy.minimised(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6], rel=1e-6)
+    assert sets.trace(np.array([0.5, 0.5])) == pytest.approx(1.0)
+
+
+def test_the_minimum_is_one_and_not_only_a_stationary_point() -> None:
+    sets = toy.Sets.two(3, 95, 5)
+    best = toy.closed_form(sets)[0] * 95
+    traces = [sets.trace(np.array([mass, 1 - mass])) for mass in (best - 0.01, best, best + 0.01)]
+    assert traces[1] < min(traces[0], traces[2])
+
+
+def test_a_third_set_gets_nothing_at_the_minimum() -> None:
+    beyond = toy.beyond()
+    assert beyond.found == pytest.approx((0.5, 0, 0.5), abs=1e-5)
+    assert beyond.trace(beyond.found) < beyond.trace(beyond.by_norm) < beyond.trace(beyond.uniform)
+
+
+# --- Theorem 1 ------------------------------------------------------------------------------------------------------
+
+
+def test_the_information_is_the_second_derivative_of_the_loss() -> None:
+    world = logistic.biased_world(0)
+    points, q = torch.from_numpy(world.points), torch.from_numpy(world.q)
+    truth, theta = torch.from_numpy(world.truth), torch.from_numpy(world.theta)
+
+    def loss(at: torch.Tensor) -> torch.Tensor:
+        chance = torch.sigmoid(points @ at)
+        return -(q * (truth * chance.log() + (1 - truth) * (1 - chance).log())).sum()
+
+    assert float(loss(theta)) == pytest.approx(world.entropy)
+    found = torch.autograd.functional.hessian(loss, theta)
+    assert np.allclose(world.fisher(world.q), found, atol=1e-12)
+    other = theta + 0.3
+    assert logistic.excess_loss(world, other.numpy()) == pytest.approx(float(loss(other) - loss(theta)))
+
+
+def test_fitted_parameters_are_maxima() -> None:
+    world, stream = logistic.biased_world(1), np.random.default_rng(0)
+    theta, without = logistic.fitted(world, 500, 50, stream)
+    assert theta.shape == (50, 3) and without == 0
+    stream = np.random.default_rng(0)
+    drawn = stream.multinomial(500, world.p, 50)
+    ones = stream.binomial(drawn, world.truth)
+    gradient = (ones - drawn / (1 + np.exp(-theta @ world.points.T))) @ world.points
+    assert np.abs(gradient).max() < 1e-7
+
+
+def test_training_sets_without_a_maximum_are_counted() -> None:
+    world = logistic.biased_world(0)
+    certain = replace(world, theta=1000 * world.theta)
+    theta, without = logistic.fitted(certain, 20, 30, np.random.default_rng(0))
+    assert without > 0 and len(theta) == 30 - without
+
+
+# --- the practical objective ----------------------------------------------------------------------------------------
+
+
+def test_the_derivative_goes_through_the_trained_parameter() -> None:
+    rows = objective.drawn(0, n=60, minority=0.1)
+    h = torch.rand(60, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    h = (h / h.sum()).requires_grad_()
+    (slope,) = torch.autograd.grad(objective.objective(rows, h), h)
+    for row in (0, 17, 59):
+        near = []
+        for change in (1e-6, -1e-6):
+            other = h.detach().clone()
+            other[row] += change
+            near.append(float(objective.objective(rows, other)))
+        assert float(slope[row]) == pytest.approx((near[0] - near[1]) / 2e-6, rel=1e-4)
+
+
+def test_the_trained_parameter_is_a_root_of_the_weighted_gradients() -> None:
+    rows = objective.drawn(3)
+    h = objective.by_norm(rows)
+    assert float((h @ objective.gradients(rows, objective.trained(rows, h))).abs().max()) < 1e-12
+    norms = objective.gradients(rows, objective.trained(rows, objective.uniform(rows))).norm(dim=1)
+    assert torch.allclose(h, norms / norms.sum()) and float(h.sum()) == pytest.approx(1)
+
+
+# --- evidence, verdicts, figures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return gather(0, Silence(), replicates=4_000)
+
+
+def verdicts(evidence: Evidence) -> dict[str, str]:
+    return {each.name: each.verdict for each in statements(evidence)}
+
+
+def test_the_verdicts(evidence: Evidence) -> None:
+    assert verdicts(evidence) == {
+        "Lemma 7, excess loss": "held",
+        "Lemma 9": "held",
+        "Theorem 1, excess loss": "held",
+        "Theorem 1 as printed": "not held",
+        "Theorem 1 under its own assumptions": "not testable",
+        "Footnote to Lemma 9": "not held",
+        "Theorem 2": "held",
+        "Theorem 2 with a third set": "not held",
+        "Practical objective, lowered": "held",
+        "Practical objective, minimised": "not held",
+        "Many parameters, more rows than parameters": "held",
+        "Many parameters, fewer rows than parameters": "not held",
+    }
+    for each in statements(evidence):
+        assert each.numbers and all(np.isfinite(value) for value in each.numbers.values()), each.name
+
+
+def test_other_evidence_turns_the_verdicts(evidence: Evidence) -> None:
+    last = evidence.rows[-1]
+    shifted = replace(last, scaled_excess=1.2 * last.scaled_excess, trace_deviation=0.5, bounded_excess=0.5)
+    lowered = replace(evidence.solved[0], by_norm=evidence.solved[0].uniform)
+    first, few = evidence.compared
+    flipped = replace(first, sweep=tuple(replace(row, traces=row.traces[::-1]) for row in first.sweep))
+    case = replace(evidence.cases[0], found=(0.4, 0.6))
+    other = replace(
+        evidence,
+        rows=(*evidence.rows[:-1], shifted),
+        solved=(lowered, *evidence.solved[1:]),
+        compared=(flipped, few),
+        cases=(case, *evidence.cases[1:]),
+    )
+    before, after = verdicts(evidence), verdicts(other)
+    assert {name for name in before if before[name] != after[name]} == {
+        "Lemma 7, excess loss",
+        "Lemma 9",
+        "Theorem 1, excess loss",
+        "Theorem 2",
+        "Practical objective, lowered",
+        "Many parameters, more rows than parameters",
+    }
+
+
+def test_optimal_choices_are_ordered_by_their_freedom(evidence: Evidence) -> None:
+    for solved in evidence.solved:
+        assert solved.optimal.trace <= min(solved.by_norm.trace, solved.even.trace, solved.sets.trace) + 1e-9
+        assert solved.sets.trace <= solved.uniform.trace
+        assert float(solved.optimal.h.sum()) == pytest.approx(1)
+
+
+def test_regression_is_trained_to_the_minimum() -> None:
+    x = torch.randn(50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(50) % 3
+    h = torch.full((50,), 1 / 50, dtype=torch.float64)
+    weight = regression.solution(x, y, h)
+    residual = regression.logits(weight, x).softmax(1) - torch.nn.functional.one_hot(y, 3)
+    slope = (residual * h[:, None]).T @ torch.cat([x, torch.ones(50, 1)], 1) + regression.RIDGE * weight
+    assert float(slope.abs().max()) < 1e-7
+
+
+def test_figures_show_what_was_measured(evidence: Evidence) -> None:
+    drawn = figures(evidence)
+    assert list(drawn) == ["theorem_1", "theorem_2", "practical_objective", "inverse_trace"]
+    lines = {line.get_label(): line for line in drawn["theorem_1"].axes[0].get_lines()}
+    assert list(lines["test loss, as printed"].get_ydata()) == [row.loss for row in evidence.rows]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def theory(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "debiaser", "theory", *options], capture_output=True, text=True)
+
+
+def test_a_folder_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = theory("--figures", str(tmp_path / "file" / "below"))
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "choose another folder" in done.stderr
+
+
+@pytest.mark.long
+def test_the_command_prints_verdicts_and_draws(tmp_path: Path) -> None:
+    done = theory("--figures", str(tmp_path / "pictures"), "--json")
+    assert done.returncode == 0 and "Theorem 1: done in" in done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["statements"]) == 12 and all(Path(name).stat().st_size for name in found["figures"])
+    kept = json.loads((ROOT / "results" / "theory.json").read_text())
+    assert [each["verdict"] for each in found["statements"]] == [each["verdict"] for each in kept["statements"]]
