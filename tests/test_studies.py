@@ -20,8 +20,10 @@ from debiaser.bench.studies.claims import welch
 from debiaser.bench.studies.store import differing, gather
 from debiaser.bench.studies.study import Study, Tally, read
 from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
+from debiaser.cli.runs import found_in
 from debiaser.errors import Misuse
 from debiaser.methods import METHODS
+from debiaser.report.page import find_runs, write_page
 from debiaser.report.studies import markdown, text_table, write_figures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -285,6 +287,16 @@ def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
     drawn = write_figures(found, tmp_path / "figures")
     assert [path.suffix for path in drawn] == [".pdf", ".png"] and all(path.stat().st_size > 2000 for path in drawn)
     assert tally(study, gather(tmp_path), Scale(seeds=1))[-1].values == (97.88,)
+
+
+def test_the_page_of_a_folder_says_what_each_study_found(tmp_path: Path) -> None:
+    study = STUDIES["scored_pictures"]
+    write(tmp_path, result(study, "Clean", 0, 97.0))
+    write(tmp_path, result(study, "Augmented", 0, 96.0))
+    page = write_page(find_runs(tmp_path), tmp_path / "report.html", studies=found_in(tmp_path)).read_text()
+    assert "Studies: what the paper claims" in page and 'id="study-scored_pictures"' in page
+    assert "Clean 97.00, Augmented 96.00, difference +1.00" in page and "<svg" in page
+    assert page.count("no runs here") == sum(not each["runs"] for each in found_in(tmp_path)) > 10
 
 
 def test_a_study_can_move_to_another_dataset() -> None:

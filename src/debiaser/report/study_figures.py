@@ -76,7 +76,7 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
         axes.plot([number, number], [at - 0.4, at + 0.4], color=palette.conflicting, linewidth=2.2)
     for each, at in zip(cells, height, strict=True):
         colour = "white" if palette is PRINT else palette.ink
-        at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+        at_edge: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
         axes.annotate(
             f"{each['mean']:.{3 if each['mean'] >= 1e4 else 4}g}", (0, at), (5, 0), va="center", color=colour, **at_edge
         )
