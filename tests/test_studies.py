@@ -296,7 +296,7 @@ def test_the_page_of_a_folder_says_what_each_study_found(tmp_path: Path) -> None
     page = write_page(find_runs(tmp_path), tmp_path / "report.html", studies=found_in(tmp_path)).read_text()
     assert "Studies: what the paper claims" in page and 'id="study-scored_pictures"' in page
     assert "Clean 97.00, Augmented 96.00, difference +1.00" in page and "<svg" in page
-    assert page.count("no runs here") == sum(not each["runs"] for each in found_in(tmp_path)) > 10
+    assert page.count("no runs here") == sum(not each["runs"] for each in found_in(tmp_path)) > 0
 
 
 def test_a_study_can_move_to_another_dataset() -> None:
