@@ -13,7 +13,7 @@ from debiaser.auditing.crew import run
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.health import above_chance, check
 from debiaser.auditing.jobs import Answers, Job, read_answers, read_job
-from debiaser.auditing.kinds import judging_weights, mislabelled, name_kinds
+from debiaser.auditing.kinds import fixed_point, judging_weights, likelihoods, name_kinds
 from debiaser.auditing.material import Material, of_steps
 from debiaser.auditing.scoring import Desk, easy_models
 from debiaser.data.split import Benchmark

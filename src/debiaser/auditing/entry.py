@@ -49,6 +49,8 @@ class Request:
         """How the rows are examined."""
         return Plan(
             seeds=max(2, self.seeds),
+            plain_seeds=1 if self.finetune else 3,  # a whole network is trained five times a seed
+            judge_seeds=1 if self.finetune else 2,
             workers=self.workers or os.cpu_count() or 1,
             seed=self.seed,
             epochs=self.epochs,
@@ -144,7 +146,7 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
         trial = compete(
-            examined.desk, own.rows("train").numpy(), held_out, examined.weight, own.unit, request.seeds or 3
+            examined.desk, own.rows("train").numpy(), held_out, examined.weight(), own.unit, request.seeds or 3
         )
         more = report_trial(trial, own, request.max_cost)
         folder = work_folder(own, request) / "model"

@@ -31,7 +31,7 @@ def keep(
     findings.summary["page"] = str(folder / "report.html")
     findings.summary["scores"] = str(folder / "scores.csv")
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
-    write_weights(folder / "weights.csv", findings.rows["id"], examined.weight[examined.pool])
+    write_weights(folder / "weights.csv", findings.rows["id"], examined.weight()[examined.pool])
     if examined.subject.own.kind == "image":
         keep_pictures(examined, chosen, folder, trial)
     else:
