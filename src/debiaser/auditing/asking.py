@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from debiaser.auditing.jobs import Rows
 from debiaser.auditing.scoring import Desk, OutOfFold, ask_panel, read_panel
 from debiaser.auditing.subject import Subject, texts_of
-from debiaser.auditing.swap import SwapTest, swap_test
+from debiaser.auditing.swap import Answer, SwapTest, swap_test
 from debiaser.auditing.views import VIEWS, View, with_matters
 from debiaser.auditing.word_views import text_views
 from debiaser.errors import Misuse, Problem
@@ -27,24 +28,31 @@ def try_swaps(
         said = ask_panel(desk, panel, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
     listener.begin("swaps", 1, 0)
+    try:
+        return swaps_of(subject, desk, views, plain.answer[pool], answer)
+    finally:
+        listener.step()
+        listener.end("swaps", None)
+
+
+def swaps_of(subject: Subject, desk: Desk, views: Sequence[View], answers: Rows, answer: Answer) -> SwapTest | Problem:
+    """The swap test on those rows of the folds whose `answers`, in their order, are right; or the problem with it."""
+    pool = desk.rows
+    limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
     try:
         return swap_test(
             views,
             lambda rows: subject.read(torch.from_numpy(pool[rows.numpy()])),
             desk.y[pool],
             subject.own.unit[pool],
-            plain.answer[pool],
+            answers,
             answer,
             desk.seed,
             limit,
         )
     except Problem as problem:
         return problem
-    finally:
-        listener.step()
-        listener.end("swaps", None)
 
 
 def find_views(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View] | Problem:

@@ -63,6 +63,7 @@ class Examined:
     verdict: str
     reasons: list[str]
     model: str
+    views: Sequence[View] = ()
     planted: Planted | None = None
     controls: Controls | None = None
     confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -125,13 +126,14 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
         [few(each.empty_cells()) for each in suspects if each.flagged and each.empty],
     )
     ruled = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
+    known = () if isinstance(views, Problem) else views
     named = named_view(views, swaps, ruled[0])
     kinds, planted, controls = checked_kinds(subject, desk, easy, kinds, swaps, named)
     seeds = "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
     return Examined(
-        subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model, planted, controls
+        subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model, known, planted, controls
     )
 
 
@@ -164,10 +166,18 @@ def few(cells: list[str]) -> str:
     return cells[0] + (f" (and {len(cells) - 1:,} more such cells)" if len(cells) > 1 else "")
 
 
+def surely_missed(easy: OutOfFold, missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(n,) rows that the easy model misses while it is confident."""
+    return np.asarray(missed & (np.nan_to_num(easy.probability).max(1) >= CONFIDENT))
+
+
+def many(found: NDArray[np.bool_], rows: int) -> bool:
+    """Whether these are too many to be strays."""
+    return bool(found.sum() >= max(health.FEW, RECOVERABLE * rows))
+
+
 def recoverable(easy: OutOfFold, kinds: Kinds, pool: Rows, y: Rows) -> bool:
     """Whether many rows are confidently missed by the easy model although other rows predict their label."""
     if kinds.judge is None:
         return False
-    sure = np.nan_to_num(easy.probability).max(1) >= CONFIDENT
-    found = kinds.missed & sure & (kinds.judge.answer == y)
-    return bool(found.sum() >= max(health.FEW, RECOVERABLE * len(pool)))
+    return many(surely_missed(easy, kinds.missed) & (kinds.judge.answer == y), len(pool))

@@ -23,12 +23,19 @@ class Estimate:
 
     @property
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "value": None if np.isnan(self.value) else self.value}
 
     def words(self, unit: str = "%") -> str:
         """`12.3% [10.1, 14.8]`."""
         between = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
         return f"{self.value:.1f}{unit}{between}"
+
+
+def unit_weights(unit: NDArray[np.int64], draws: int, stream: np.random.Generator) -> NDArray[np.float64]:
+    """(draws, n) how often a bootstrap sample of the units holds each row's unit."""
+    _, number = np.unique(unit, return_inverse=True)
+    units = int(number.max(initial=-1)) + 1
+    return np.asarray(stream.multinomial(units, np.full(units, 1 / units), draws)[:, number].astype(np.float64))
 
 
 def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from debiaser.auditing.audit import Examined
 from debiaser.auditing.exhibits import Chosen, input_gradients, word_weights
 from debiaser.auditing.findings import Findings, write_findings, write_rows, write_weights
 from debiaser.auditing.jobs import read_model
-from debiaser.auditing.repair import PGD, Trial
+from debiaser.auditing.repair import VANILLA, Trial
 from debiaser.auditing.subject import texts_of
 from debiaser.auditing.swap import SwapTest
 from debiaser.auditing.views import VIEWS
@@ -61,9 +61,9 @@ def easy_model(examined: Examined, row: int) -> torch.nn.Module:
 
 def debiased_model(examined: Examined, trial: Trial | None) -> torch.nn.Module | None:
     """The first debiased model, where there is one."""
-    if trial is None:
+    if trial is None or trial.chosen == VANILLA:
         return None
-    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[PGD].keys[0])
+    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[trial.chosen].keys[0])
 
 
 def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:

@@ -58,7 +58,8 @@ class Controls:
 
     @property
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "sentence": self.words}
+        shares = {name: getattr(self, name).plain for name in ("found", "conflicts_called", "flips_called")}
+        return {**asdict(self), **shares, "sentence": self.words}
 
     @property
     def words(self) -> str:
@@ -72,7 +73,7 @@ class Controls:
     @property
     def doubts(self) -> str:
         """Why no kind may be asserted; empty where kinds may."""
-        missed = round(self.conflicts * self.found.value / 100)
+        missed = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
         if missed < FEW:
             return (
                 f"Only {missed:,} rows that were made to go against the rule fooled the easy model; {FEW} are needed "
