@@ -50,6 +50,7 @@ def page_data(audit: Audit) -> Part:
         "triplets": [_places(rows, kept) for rows in chosen["triplets"] if all(row in kept for row in rows)],
         "mislabelled": _places(chosen["mislabelled"], kept),
         "looks": _places(chosen["looks"], kept),
+        "sixty": _places(chosen["sixty"], kept),
         "sheet": _places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET], kept) if audit.pictures else [],
         "swaps": _strips(audit.swaps, names),
     }
@@ -102,6 +103,7 @@ def _chosen(audit: Audit) -> Part:
         "triplets": [each for each in triplets if there.issuperset(each)][:MOST_TRIPLETS],
         "mislabelled": mislabelled[:MOST_MISLABELLED],
         "looks": [row for row in looks if row in there][:MOST_LOOKS],
+        "sixty": [int(row) for row in audit.findings.get("looks") or [] if int(row) in there],
         "others": rows[:: max(len(rows) // SHEET, 1)],
     }
 
@@ -138,7 +140,7 @@ def _turns(chosen: Part) -> list[list[int]]:
 
 
 def _rest(chosen: Part) -> list[list[int]]:
-    return [chosen["mislabelled"], chosen["looks"], chosen["others"]]
+    return [chosen["sixty"], chosen["mislabelled"], chosen["looks"], chosen["others"]]
 
 
 def _columns(scores: Scores, order: Sequence[int], names: Sequence[str]) -> Part:
