@@ -31,7 +31,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "n": len(pool),
         "units": len(np.unique(unit[pool])),
         "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
-        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *about_kinds(examined)],
+        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined)],
         "choices": {**examined.subject.choices, "folds": str(len(examined.desk.folds))},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
@@ -49,6 +49,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "plane": plane(examined),
         "looks": [int(each) for each in place[looks(examined)]],
         "effective_sample_size": effective.plain,
+        "untested": [each.plain for each in examined.swaps.untested] if isinstance(examined.swaps, SwapTest) else [],
         "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
         "suspects": [each.plain for each in examined.suspects],
         "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
@@ -80,9 +81,11 @@ def what_next(examined: Examined) -> dict[str, Any]:
     return {"sentences": steps, "snippet": snippet}
 
 
-def about_kinds(examined: Examined) -> list[str]:
-    """What the planted rows showed, and why no kind is asserted where none is."""
-    told = [examined.controls.words] if examined.controls else []
+def remarks(examined: Examined) -> list[str]:
+    """Properties that could not be swapped, what planted rows showed, and why no kind is asserted where none is."""
+    untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
+    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    told += [examined.controls.words] if examined.controls else []
     return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
 
 

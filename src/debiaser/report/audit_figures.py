@@ -130,7 +130,8 @@ def break_even(
     """Accuracy against the share of cases that go against the rule: a line each for (following, against) before and
     after, the band where they cross, and bars below for the shares that are known (name, low, high), all in percent."""
     value, low, high = even
-    far = min(100.0, max(10.0, 2 * min(high, 50.0), *(1.2 * mark[2] for mark in marks)))
+    wanted = max(2 * min(high, 50.0), *(1.2 * mark[2] for mark in marks), 0.0)
+    far = next((end for end in (4.0, 8.0, 20.0, 40.0, 60.0, 80.0) if wanted <= end), 100.0)
     height = HEIGHT + 20 * len(marks)
     wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     ends = [side[0] + (side[1] - side[0]) * share / 100 for side in (before, after) for share in (0.0, far)]
@@ -156,5 +157,7 @@ def break_even(
     for number, (name, start, stop) in enumerate(marks):
         y = TOP + tall + 50 + 20 * number
         left, right = at(min(start, far), 0)[0], at(min(stop, far), 0)[0]
-        parts += [_rect(left, y - 4, max(right - left, 3), 8, "known"), _text(right + 6, y + 4, name, "start")]
+        parts.append(_rect(left, y - 4, max(right - left, 3), 8, "known"))
+        room = right < LEFT + 0.7 * wide  # else the name stands before its bar
+        parts.append(_text(right + 8 if room else left - 6, y + 4, name, "start" if room else "end"))
     return drawing("".join(parts), alt, WIDTH, height + 14 * bool(marks))
