@@ -105,7 +105,19 @@ def run_bar(data: Path, work: Path) -> dict[str, Any]:
 def proof(found: dict[str, Any]) -> dict[str, Any]:
     """What a debias run says of itself."""
     names = ("verdict", "reasons", "views", "before", "after", "controls", "test", "helped", "n", "health")
-    return {name: found[name] for name in names}
+    more = ("selection", "price", "kinds", "planted", "conflicting_share")
+    return {name: found[name] for name in (*names, *more)} | {"regret": regret(found)}
+
+
+def regret(found: dict[str, Any]) -> dict[str, Any]:
+    """Points of held-out accuracy that the choice lost against the best candidate, known only to an oracle."""
+    chosen, baseline = found["selection"]["chosen"], found["selection"]["candidates"][0]["name"]
+    names = {each["name"] for each in found["selection"]["candidates"]}
+    told = {name: each for name, each in found["controls"].items() if name in names}
+    told |= {baseline: found["before"], chosen: found["after"]}
+    overall = {name: each["overall"]["mean"] for name, each in told.items()}
+    best = max(overall, key=lambda name: overall[name])
+    return {"chosen": chosen, "oracle": best, "points": overall[best] - overall[chosen], "overall": overall}
 
 
 def run_imdb(data: Path, work: Path) -> dict[str, Any]:
