@@ -26,7 +26,8 @@ def page_data(audit: Audit) -> Part:
     """All that the script needs, as plain values for JSON; samples are named by their position in `rows`."""
     order, listed = table_order(audit.scores)
     chosen = _chosen(audit)
-    shown = _unique([row for rows in (*chosen["triplets"], *_turns(chosen), *_rest(chosen)) for row in rows])
+    parts = (chosen["sixty"], *chosen["triplets"], *_turns(chosen), *_rest(chosen))  # all sixty, or they say nothing
+    shown = _unique([row for rows in parts for row in rows])
     shown = shown[:MOST_SAMPLES]
     order = _unique([*order, *shown])
     position = {row: place for place, row in enumerate(order)}
@@ -140,7 +141,7 @@ def _turns(chosen: Part) -> list[list[int]]:
 
 
 def _rest(chosen: Part) -> list[list[int]]:
-    return [chosen["sixty"], chosen["mislabelled"], chosen["looks"], chosen["others"]]
+    return [chosen["mislabelled"], chosen["looks"], chosen["others"]]
 
 
 def _columns(scores: Scores, order: Sequence[int], names: Sequence[str]) -> Part:
