@@ -252,6 +252,8 @@ def text_audit(folder: Path, n: int = 120, names: tuple[str, str] = ("bad", "goo
         texts[str(row)] = {"text": " ".join(words), "easy": weights, "debiased": weights[::-1]}
         texts[str(row)] |= {"probability_easy": odds, "probability_debiased": odds[::-1]}
     write_json(folder / "texts.json", texts)
+    swap = {"texts": [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"], "answers": [0, 1, 1]}
+    write_json(folder / "swaps.json", {"colour": [swap, swap]})
     told = findings("text", list(names), label, label != said, np.asarray(columns["score"]))
     first = [int(np.flatnonzero((label == k) & (said == k))[0]) for k in (0, 1)]
     against = np.flatnonzero(label != said)[:4]

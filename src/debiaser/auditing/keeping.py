@@ -20,6 +20,7 @@ from debiaser.files import make_folder, write_arrays, write_text
 from debiaser.report.audit_page import write_audit_page
 
 SIDE = 160  # pixels of a picture on the page, at most
+AROUND = 180  # characters of a text that show a swap
 STRIPS = 4  # swaps that are shown of each view
 
 
@@ -126,3 +127,36 @@ def keep_texts(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | 
             "probability_debiased": None,
         }
     write_text(folder / "texts.json", json.dumps(kept))
+    if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
+        write_text(folder / "swaps.json", json.dumps(text_strips(examined, examined.swaps)))
+
+
+def text_strips(examined: Examined, swaps: SwapTest) -> dict[str, list[dict[str, Any]]]:
+    """By view some swaps, followed ones first: the text, its donor and the swapped text around what changed, and what
+    the model answered to each."""
+    pool, y, answers = examined.pool, examined.desk.y, examined.plain.answer
+    rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
+    strips: dict[str, list[dict[str, Any]]] = {}
+    for view in examined.views:
+        if view.name not in swaps.answers:
+            continue
+        said = swaps.answers[view.name]
+        first = np.argsort(said != y[donors], kind="stable")[:STRIPS]
+        x, other = (texts_of(examined.subject.own, torch.from_numpy(each[first])) for each in (rows, donors))
+        swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
+        strips[view.name] = [
+            {
+                "texts": [excerpt(x[n], swapped[n]), other[n][:AROUND], excerpt(swapped[n], x[n])],
+                "answers": [int(each) for each in (answers[rows[place]], answers[donors[place]], said[place])],
+            }
+            for n, place in enumerate(first)
+        ]
+    return strips
+
+
+def excerpt(text: str, changed: str) -> str:
+    """The text around the first place where it differs from the changed one."""
+    place = next((n for n, pair in enumerate(zip(text, changed, strict=False)) if pair[0] != pair[1]), len(text))
+    start = max(0, place - AROUND // 3)
+    cut = text[start : start + AROUND]
+    return ("… " if start else "") + cut + (" …" if start + AROUND < len(text) else "")

@@ -53,7 +53,7 @@ def page_data(audit: Audit) -> Part:
         "looks": _places(chosen["looks"], kept),
         "sixty": _places(chosen["sixty"], kept),
         "sheet": _places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET], kept) if audit.pictures else [],
-        "swaps": _strips(audit.swaps, names),
+        "swaps": _strips(audit.swaps, names) | _text_strips(audit.text_swaps, names),
     }
 
 
@@ -231,6 +231,20 @@ def _strips(swaps: Arrays | None, names: Sequence[str]) -> dict[str, list[Part]]
             told = [names[answer] if 0 <= answer < len(names) else "" for answer in swaps["answers"][place].tolist()]
             strips[str(view)].append({"pictures": pictures, "answers": told})
     return strips
+
+
+def _text_strips(swaps: dict[str, list[Part]], names: Sequence[str]) -> dict[str, list[Part]]:
+    """The same for texts, each cut to what shows the swap."""
+    return {
+        view: [
+            {
+                "texts": [str(text)[:TEXT_LENGTH] for text in strip["texts"]],
+                "answers": [names[answer] if 0 <= answer < len(names) else "" for answer in strip["answers"]],
+            }
+            for strip in strips[:MOST_STRIPS]
+        ]
+        for view, strips in swaps.items()
+    }
 
 
 def _texts(audit: Audit, kept: dict[int, int]) -> dict[int, Part]:
