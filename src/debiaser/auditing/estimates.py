@@ -31,11 +31,10 @@ class Estimate:
         return f"{self.value:.1f}{unit}{between}"
 
 
-def unit_weights(unit: NDArray[np.int64], draws: int, stream: np.random.Generator) -> NDArray[np.float64]:
-    """(draws, n) how often a bootstrap sample of the units holds each row's unit."""
-    _, number = np.unique(unit, return_inverse=True)
-    units = int(number.max(initial=-1)) + 1
-    return np.asarray(stream.multinomial(units, np.full(units, 1 / units), draws)[:, number].astype(np.float64))
+def resampled_seeds(seeds: int, draws: int, seed: int = 0) -> NDArray[np.float64]:
+    """(draws, seeds) the share of each seed in bootstrap samples of so many seeds."""
+    even = np.full(seeds, 1 / seeds)
+    return np.asarray(numpy_stream(seed, "bootstrap", "seeds").multinomial(seeds, even, draws) / seeds)
 
 
 def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from debiaser.auditing.estimates import DRAWS, Estimate, unit_weights
+from debiaser.auditing.estimates import Estimate, resampled_means, resampled_seeds
+from debiaser.auditing.jobs import Rows
 from debiaser.auditing.repair import VANILLA, Trial
-from debiaser.randomness import numpy_stream
+from debiaser.auditing.scoring import Vector
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
 
@@ -19,12 +21,8 @@ def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
         return None
     right = {name: (trial.contenders[name].answers == trial.labels).astype(np.float64) for name in (VANILLA, chosen)}
     change = 100 * (right[chosen] - right[VANILLA])  # (s, m)
-    stream = numpy_stream(seed, "price")
-    times = unit_weights(trial.unit, DRAWS, stream)
-    turns = stream.multinomial(trial.seeds, np.full(trial.seeds, 1 / trial.seeds), DRAWS) / trial.seeds
-    drawn = (turns @ change) * times
-    gains = drawn[:, against].sum(1) / np.maximum(times[:, against].sum(1), 1e-12)
-    costs = -drawn[:, ~against].sum(1) / np.maximum(times[:, ~against].sum(1), 1e-12)
+    gains = resampled_changes(change, against, trial.unit, seed)
+    costs = -resampled_changes(change, ~against, trial.unit, seed)
     gain, cost = float(change[:, against].mean()), -float(change[:, ~against].mean())
     shares = [break_even(*pair) for pair in zip(costs.tolist(), gains.tolist(), strict=True)]
     method = f"bootstrap over {len(np.unique(trial.unit)):,} units and {trial.seeds} seeds"
@@ -48,6 +46,14 @@ def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
         "rows_follow": int((~against).sum()),
         "sentence": pays(even, cost, gain),
     }
+
+
+def resampled_changes(change: Vector, part: NDArray[np.bool_], unit: Rows, seed: int) -> Vector:
+    """(DRAWS,) the mean change (s, m) over a part of the rows, over bootstrap samples of units and seeds."""
+    columns = np.concatenate([change * part, part[None].astype(np.float64)]).T
+    drawn = resampled_means(columns, unit, seed)
+    by_seed = drawn[:, :-1] / np.maximum(drawn[:, -1:], 1e-12)
+    return np.asarray((by_seed * resampled_seeds(len(change), len(drawn), seed)).sum(1))
 
 
 def break_even(cost: float, gain: float) -> float:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from debiaser.auditing.audit import Examined
-from debiaser.auditing.estimates import unit_weights
+from debiaser.auditing.estimates import resampled_means, resampled_seeds
 from debiaser.auditing.jobs import Rows, answer_inputs, read_model
 from debiaser.auditing.repair import CONTROLS, VANILLA, Trial
 from debiaser.auditing.scoring import Vector
@@ -22,7 +22,6 @@ from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.randomness import numpy_stream
 
-DRAWS = 400
 MOST = 1000  # validation rows that are planted
 
 
@@ -148,31 +147,34 @@ def worst_class(trial: Trial, name: str) -> float:
 def resampled_criteria(
     trial: Trial, planted: PlantedTrial | None, names: Sequence[str], seed: int
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """(c, DRAWS) the criterion in percent over bootstrap samples of units and seeds, and (c,) on all rows."""
-    stream = numpy_stream(seed, "selection")
-    times = unit_weights(trial.unit, DRAWS, stream)
-    turns = stream.multinomial(trial.seeds, np.full(trial.seeds, 1 / trial.seeds), DRAWS) / trial.seeds
-    plain = np.ones((1, len(trial.rows))), np.full((1, trial.seeds), 1 / trial.seeds)
+    """(c, draws) the criterion in percent over bootstrap samples of units and seeds, the same for all candidates, and
+    (c,) on all rows."""
     drawn, full = [], []
     for name in names:
-        right = (trial.contenders[name].answers == trial.labels).astype(np.float64)
-        moved = None if planted is None else planted.right[name].astype(np.float64)
-        drawn.append(criterion(trial.labels, right, moved, planted, times, turns))
-        full.append(float(criterion(trial.labels, right, moved, planted, *plain)[0]))
+        columns = criterion_columns(trial, planted, name)
+        again = resampled_means(columns, trial.unit, seed)
+        drawn.append(criterion(again, trial, planted, resampled_seeds(trial.seeds, len(again), seed)))
+        even = np.full((1, trial.seeds), 1 / trial.seeds)
+        full.append(float(criterion(columns.mean(0, keepdims=True), trial, planted, even)[0]))
     return np.stack(drawn), full
 
 
-def criterion(
-    labels: Rows, right: Vector, moved: Vector | None, planted: PlantedTrial | None, times: Vector, turns: Vector
-) -> Vector:
-    """(b,) in percent, under weightings of the rows (b, m) and of the seeds (b, s)."""
-    each = (turns @ right) * times
-    worst = np.min(
-        [each[:, labels == k].sum(1) / np.maximum(times[:, labels == k].sum(1), 1e-12) for k in np.unique(labels)],
-        axis=0,
-    )
-    if moved is None or planted is None:
-        return np.asarray(100 * worst)
-    again = times[:, planted.places]
-    against = ((turns @ moved) * again).sum(1) / np.maximum(again.sum(1), 1e-12)
-    return np.asarray(50 * worst + 50 * against)
+def criterion_columns(trial: Trial, planted: PlantedTrial | None, name: str) -> Vector:
+    """(m, c) for each class, then for the planted rows: which rows these are, and by seed whether they are right."""
+    right = (trial.contenders[name].answers == trial.labels).astype(np.float64)
+    parts = [np.vstack([mine, right * mine]) for mine in (trial.labels == k for k in np.unique(trial.labels))]
+    if planted is not None:
+        moved = np.zeros((1 + trial.seeds, len(trial.rows)))
+        moved[0, planted.places], moved[1:, planted.places] = 1.0, planted.right[name]
+        parts.append(moved)
+    return np.concatenate(parts).T
+
+
+def criterion(means: Vector, trial: Trial, planted: PlantedTrial | None, turns: Vector) -> Vector:
+    """(b,) in percent, from means of the columns (b, c) and shares of the seeds (b, s)."""
+    parts = means.reshape(len(means), -1, 1 + trial.seeds)
+    accuracy = (parts[..., 1:] * turns[:, None]).sum(2) / np.maximum(parts[..., 0], 1e-12)
+    accuracy = np.where(parts[..., 0] > 0, accuracy, 1.0)  # a class that a sample does not hold is not its worst
+    if planted is None:
+        return np.asarray(100 * accuracy.min(1))
+    return np.asarray(50 * accuracy[:, :-1].min(1) + 50 * accuracy[:, -1])
