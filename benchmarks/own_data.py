@@ -114,10 +114,11 @@ def proof(found: dict[str, Any]) -> dict[str, Any]:
 
 def regret(found: dict[str, Any]) -> dict[str, Any]:
     """Points of held-out accuracy that the choice lost against the best candidate, known only to an oracle."""
-    chosen, baseline = found["selection"]["chosen"], found["selection"]["candidates"][0]["name"]
+    chosen, rival = found["selection"]["chosen"], found["selection"]["rival"]
+    baseline = found["selection"]["candidates"][0]["name"]
     names = {each["name"] for each in found["selection"]["candidates"]}
     told = {name: each for name, each in found["controls"].items() if name in names}
-    told |= {baseline: found["before"], chosen: found["after"]}
+    told |= {baseline: found["before"], rival: found["after"]}
     overall = {name: each["overall"]["mean"] for name, each in told.items()}
     best = max(overall, key=lambda name: overall[name])
     return {"chosen": chosen, "oracle": best, "points": overall[best] - overall[chosen], "overall": overall}

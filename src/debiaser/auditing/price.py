@@ -17,7 +17,7 @@ def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
     """Gain and cost in points, and the share in percent of cases against the rule from which the chosen model is
     better than vanilla: cost / (cost + gain). Intervals over units and seeds; None without rows of both kinds."""
     against = trial.misses
-    if chosen == VANILLA or not against.any() or against.all():
+    if not against.any() or against.all():
         return None
     right = {name: (trial.contenders[name].answers == trial.labels).astype(np.float64) for name in (VANILLA, chosen)}
     change = 100 * (right[chosen] - right[VANILLA])  # (s, m)

@@ -11,7 +11,7 @@ from debiaser.auditing.asking import swaps_of
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.jobs import Rows, answer_inputs, read_model
 from debiaser.auditing.price import compared, price
-from debiaser.auditing.repair import VANILLA, Trial, compete, draws_of, report_trial
+from debiaser.auditing.repair import Trial, compete, draws_of, report_trial
 from debiaser.auditing.selection import choose_model, plant_trial
 from debiaser.auditing.shares import conflicting_share
 from debiaser.auditing.swap import SwapTest
@@ -26,21 +26,21 @@ def prove(
     view = examined.planted.view if examined.planted else None
     choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
     trial = replace(trial, chosen=choice.chosen)
-    more = report_trial(trial, choice.chosen, own, max_cost)
-    paid = price(trial, choice.chosen, desk.seed)
+    more = report_trial(trial, choice.rival, own, max_cost)
+    paid = price(trial, choice.rival, desk.seed)
     if paid is not None:
         paid["sentence"] = compared(paid["sentence"], conflicting_share(examined).plain, field)
-    after = [each.plain for each in reliances_after(examined, rehearsal, choice.chosen)]
+    after = [each.plain for each in reliances_after(examined, rehearsal, choice.rival)]
     more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
     more["selection"], more["price"] = choice.plain, paid
     return trial, more
 
 
-def reliances_after(examined: Examined, rehearsal: Trial, chosen: str) -> Sequence[Any]:
-    """How far the chosen model's first seed follows each property, asked on validation rows."""
-    if chosen == VANILLA or not isinstance(examined.swaps, SwapTest):
+def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence[Any]:
+    """How far this model's first seed follows each property, asked on validation rows."""
+    if not isinstance(examined.swaps, SwapTest):
         return ()
-    desk, contender = examined.desk, rehearsal.contenders[chosen]
+    desk, contender = examined.desk, rehearsal.contenders[name]
     model = read_model(desk.material, desk.folder / contender.keys[0])
     answers = np.full(len(examined.pool), -1)
     answers[examined.place[rehearsal.rows]] = contender.answers[0]

@@ -170,11 +170,7 @@ def difference(trial: Trial, chosen: str, rows: NDArray[np.bool_], seed: int = 0
 def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = MAX_COST) -> tuple[bool, str]:
     """Whether debiasing helped, and the sentence that says so."""
     everywhere, there = overall["interval"], misses["interval"]
-    told = f"{overall['difference']:+.1f} points on all held-out rows [{everywhere[0]:.1f}, {everywhere[1]:.1f}]"
-    if there[0] is not None:
-        told += (
-            f", {misses['difference']:+.1f} on the {misses['rows']:,} {EASY_MISSES} [{there[0]:.1f}, {there[1]:.1f}]"
-        )
+    told = told_changes(overall, misses)
     if everywhere[0] > 0:
         return True, f"Debiasing helped: {told}."
     if there[0] is not None and there[0] > 0 and overall["difference"] >= -max_cost:
@@ -184,19 +180,31 @@ def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = M
     return False, f"Debiasing is not shown to help: {told}. The interval includes no change."
 
 
-def report_trial(trial: Trial, chosen: str, own: OwnData, max_cost: float) -> dict[str, Any]:
-    """What `debias` adds to an audit: before, after, the other controls, the test, and whether it helped."""
+def told_changes(overall: dict[str, Any], misses: dict[str, Any]) -> str:
+    """The differences on all held-out rows and on those the easy model misses, with their intervals."""
+    everywhere, there = overall["interval"], misses["interval"]
+    told = f"{overall['difference']:+.1f} points on all held-out rows [{everywhere[0]:.1f}, {everywhere[1]:.1f}]"
+    if there[0] is None:
+        return told
+    where = f"on the {misses['rows']:,} {EASY_MISSES} [{there[0]:.1f}, {there[1]:.1f}]"
+    return f"{told}, {misses['difference']:+.1f} {where}"
+
+
+def report_trial(trial: Trial, rival: str, own: OwnData, max_cost: float) -> dict[str, Any]:
+    """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
+
+    The rival is the chosen model or, where that is vanilla, the best of those that were not chosen.
+    """
     told = {name: describe(trial, name, own.classes, own.group) for name in trial.contenders}
-    before = told.pop(VANILLA)
-    if chosen == VANILLA:
-        after, test, helped = before, {**NOTHING, "on": "all held-out rows"}, False
-        words = "Debiasing was not chosen: on the validation rows nothing did better than vanilla beyond its error."
-    else:
-        overall = difference(trial, chosen, np.ones(len(trial.rows), bool))
-        misses = difference(trial, chosen, trial.misses)
-        after, test = told.pop(chosen), {**overall, "on": "all held-out rows", "easy_misses": misses}
-        helped, words = verdict(overall, misses, max_cost)
+    overall = difference(trial, rival, np.ones(len(trial.rows), bool))
+    misses = difference(trial, rival, trial.misses)
+    helped, words = verdict(overall, misses, max_cost)
+    if trial.chosen == VANILLA:
+        helped = False
+        words = f"Debiasing was not chosen; on the held-out rows {rival} changed {told_changes(overall, misses)}."
+    before, after = told.pop(VANILLA), told.pop(rival)
+    test = {**overall, "on": "all held-out rows", "easy_misses": misses}
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped}
-    sides = {"before": {VANILLA: before}, "after": {} if chosen == VANILLA else {chosen: after}}
+    sides = {"before": {VANILLA: before}, "after": {rival: after}}
     repair = {**facts, **sides, "sentence": words, "seeds": trial.seeds, "samples_seen": trial.samples_seen}
-    return {**facts, "repair": {**repair, "chosen": chosen, "cost": None}}
+    return {**facts, "repair": {**repair, "chosen": trial.chosen, "cost": None}}

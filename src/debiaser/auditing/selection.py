@@ -43,8 +43,21 @@ class Choice:
     sentence: str
 
     @property
+    def rival(self) -> str:
+        """The chosen model or, where that is vanilla, the best of the others: what vanilla is compared with."""
+        if self.chosen != VANILLA:
+            return self.chosen
+        others = [each for each in self.candidates if each["name"] != VANILLA]
+        return str(max(others, key=lambda each: each["criterion"])["name"])
+
+    @property
     def plain(self) -> dict[str, Any]:
-        return {"chosen": self.chosen, "candidates": list(self.candidates), "sentence": self.sentence}
+        return {
+            "chosen": self.chosen,
+            "rival": self.rival,
+            "candidates": list(self.candidates),
+            "sentence": self.sentence,
+        }
 
 
 def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTrial | None:
