@@ -1,6 +1,6 @@
 """What `audit` and `debias` reach on data laid out as a person would have it; each line of `results/own/` is one run.
 
-    python benchmarks/own_data.py cmnist|bar|imdb --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/own
+    python benchmarks/own_data.py cmnist|bar|imdb|table --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/own
 
 The commands are run as commands. Bias labels are used only to judge what came out.
 """
@@ -77,6 +77,9 @@ def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
         "verdict": found["verdict"],
         "reasons": found["reasons"],
         "views": found["views"],
+        "kinds": found["kinds"],
+        "planted": found["planted"],
+        "conflicting_share": found["conflicting_share"],
         "seconds": seconds,
     }
 
@@ -105,7 +108,20 @@ def run_bar(data: Path, work: Path) -> dict[str, Any]:
 def proof(found: dict[str, Any]) -> dict[str, Any]:
     """What a debias run says of itself."""
     names = ("verdict", "reasons", "views", "before", "after", "controls", "test", "helped", "n", "health")
-    return {name: found[name] for name in names}
+    more = ("selection", "price", "kinds", "planted", "conflicting_share")
+    return {name: found[name] for name in (*names, *more)} | {"regret": regret(found)}
+
+
+def regret(found: dict[str, Any]) -> dict[str, Any]:
+    """Points of held-out accuracy that the choice lost against the best candidate, known only to an oracle."""
+    chosen, rival = found["selection"]["chosen"], found["selection"]["rival"]
+    baseline = found["selection"]["candidates"][0]["name"]
+    names = {each["name"] for each in found["selection"]["candidates"]}
+    told = {name: each for name, each in found["controls"].items() if name in names}
+    told |= {baseline: found["before"], rival: found["after"]}
+    overall = {name: each["overall"]["mean"] for name, each in told.items()}
+    best = max(overall, key=lambda name: overall[name])
+    return {"chosen": chosen, "oracle": best, "points": overall[best] - overall[chosen], "overall": overall}
 
 
 def run_imdb(data: Path, work: Path) -> dict[str, Any]:
@@ -146,9 +162,36 @@ def run_imdb(data: Path, work: Path) -> dict[str, Any]:
     }
 
 
+def run_table(data: Path, work: Path) -> dict[str, Any]:
+    """Reviews in a table with one column that goes with the label and five that do not: which are suspect?"""
+    with (data / "imdb_reviews.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    chance = np.random.default_rng(0)
+    sites = {"positive": "north", "negative": "south"}
+    other = {"positive": "negative", "negative": "positive"}
+    for row in rows:
+        row["site"] = sites[row["label"] if chance.random() < FOLLOWS else other[row["label"]]]
+        row |= {f"plain{number}": str(chance.integers(2 + 3 * number)) for number in range(5)}
+    source = work / "table.csv"
+    with source.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    options = ("--text", "text", "--label", "label", "--split", "split", "--out", str(work / "table-out"))
+    found, seconds = command("audit", str(source), *options)
+    flagged = [each["column"] for each in found["suspects"] if each["flagged"]]
+    return {
+        "injected": "site",
+        "flagged": flagged,
+        "suspects": found["suspects"],
+        "seconds": seconds,
+        "n": found["n"],
+    } | {name: found[name] for name in ("verdict", "reasons", "views", "kinds")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["cmnist", "bar", "imdb"])
+    parser.add_argument("what", choices=["cmnist", "bar", "imdb", "table"])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -158,7 +201,7 @@ def main() -> None:
         for noise in (0.0, 0.02):
             write_json(chosen.out / f"cmnist_noise{noise:g}.json", run_cmnist(chosen.data, chosen.work, noise))
     else:
-        make = {"bar": run_bar, "imdb": run_imdb}[chosen.what]
+        make = {"bar": run_bar, "imdb": run_imdb, "table": run_table}[chosen.what]
         write_json(chosen.out / f"{chosen.what}.json", make(chosen.data, chosen.work))
 
 

@@ -77,7 +77,15 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "mislabelled_share": estimate(0.03, 0.02, 0.045),
         "effective_sample_size": estimate(180.0),
         "views": [
-            {"name": "colour", "title": "Colour cast", "follows": 30.0, "chance": 6.0, "p": 0.001, "nuisance": True}
+            {
+                "name": "colour",
+                "title": "Colour cast",
+                "follows": 30.0,
+                "chance": 6.0,
+                "p": 0.001,
+                "nuisance": True,
+                "null": 8.0,
+            }
             | {"excess": estimate(24.0, 20.0, 28.0), "rows": 900},
             {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True}
             | {"excess": estimate(-0.5, -2.0, 1.0), "rows": 900},
@@ -107,7 +115,50 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
             "helped": True,
             "cost": {"points lost on rows that follow the rule": estimate(0.8, 0.2, 1.4)},
             "sentence": "Training against the rule helped: 78.5% of the rows that the easy model misses are now right.",
+            "chosen": "PGD, 75% of draws by score",
+            "selection": {
+                "chosen": "PGD, 75% of draws by score",
+                "sentence": "Chosen on 120 validation rows: PGD, 75% of draws by score (88.0; vanilla 61.0).",
+                "candidates": [
+                    {"name": name, "criterion": value, "error": 1.2, "worst_class": value - 4, "planted": value + 4}
+                    | {"overall": 93.0, "vetoed": name.endswith("100% of draws by score")}
+                    for name, value in (
+                        ("vanilla (class-balanced)", 61.0),
+                        ("augmentation only", 63.0),
+                        ("PGD, 50% of draws by score", 84.0),
+                        ("PGD, 75% of draws by score", 88.0),
+                        ("PGD, 100% of draws by score", 87.5),
+                    )
+                ],
+            },
+            "price": {
+                "gain": estimate(37.5, 31.0, 44.0),
+                "cost": estimate(1.2, 0.4, 2.0),
+                "break_even": estimate(3.1, 2.0, 4.6),
+                "before": {"follow": 97.0, "against": 41.0},
+                "after": {"follow": 95.8, "against": 78.5},
+                "sentence": "Better if more than 3.1% [2.0, 4.6] of the cases in the field go against the rule.",
+            },
+            "views_after": [
+                {"name": "colour", "title": "Colour cast", "follows": 8.0, "chance": 6.0, "null": 8.1, "p": 0.2}
+                | {"nuisance": True, "excess": estimate(2.0, -1.0, 5.0), "rows": 90},
+            ],
         },
+        "field": estimate(21.0, 15.0, 27.0)
+        | {"n": 400, "sentence": "In the field 21.0% [15.0, 27.0] of 400 cases go against the rule."},
+        "kinds": {"asserted": True, "why": ""},
+        "planted": {"sentence": "Checked on rows made on purpose: of 600 the easy model misses 97.0%."},
+        "looks": np.flatnonzero(wrong)[:60].tolist(),
+        "plane": [
+            {"easy": float(a), "judge": float(b), "kind": kind}
+            for kind, easy, judge in (
+                ("aligned", 0.95, 0.9),
+                ("conflicting", 0.05, 0.85),
+                ("mislabelled", 0.03, 0.06),
+                ("planted", 0.04, 0.8),
+            )
+            for a, b in np.clip(np.random.default_rng(5).normal((easy, judge), 0.06, (40, 2)), 0, 1).tolist()
+        ],
         "next": {
             "sentences": ["Look at the pictures below, mark a few dozen, and run the audit again with your marks."],
             "snippet": 'import debiaser\nresult = debiaser.debias("scans/clinic")\nresult.save("model")',
@@ -201,6 +252,8 @@ def text_audit(folder: Path, n: int = 120, names: tuple[str, str] = ("bad", "goo
         texts[str(row)] = {"text": " ".join(words), "easy": weights, "debiased": weights[::-1]}
         texts[str(row)] |= {"probability_easy": odds, "probability_debiased": odds[::-1]}
     write_json(folder / "texts.json", texts)
+    swap = {"texts": [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"], "answers": [0, 1, 1]}
+    write_json(folder / "swaps.json", {"colour": [swap, swap]})
     told = findings("text", list(names), label, label != said, np.asarray(columns["score"]))
     first = [int(np.flatnonzero((label == k) & (said == k))[0]) for k in (0, 1)]
     against = np.flatnonzero(label != said)[:4]

@@ -17,6 +17,7 @@ import test_page_in_browser
 from audit_folders import HEADING, findings, image_audit, score_columns, text_audit, write_scores
 from debiaser.errors import Misuse, Problem
 from debiaser.files import write_json
+from debiaser.report.audit_figures import break_even
 from debiaser.report.audit_page import as_json, write_audit_page
 
 browser, show = test_page_in_browser.browser, test_page_in_browser.show  # the same fixture as for the other page
@@ -74,6 +75,8 @@ def test_opens_with_every_part_and_without_a_complaint(browser: Any, kind: str, 
         "triplets",
         "looks",
         "suspects",
+        "kinds",
+        "sixty",
         "scores",
         "table",
         "left-out",
@@ -95,6 +98,36 @@ def test_opens_with_every_part_and_without_a_complaint(browser: Any, kind: str, 
     )
     assert 0 not in sizes
     assert len(sizes) > 200 if kind == "image_page" else not sizes
+
+
+def test_the_proof_is_drawn(browser: Any, image_page: str) -> None:
+    """Before and after, the plane with planted rows, break-even, the forest, and sixty samples to look at."""
+    show(browser, image_page)
+    first = css(browser, "#views ~ .measures .measure")[0]
+    assert "Before: 30% of swaps" in first.text.replace("\n", " ") and "After: 8%" in first.text.replace("\n", " ")
+    assert len(css(browser, ".plane .kind-planted")) == 40 and len(css(browser, ".plane .kind-conflicting")) == 40
+    assert len(css(browser, "#sixty-list .sample")) == 60
+    assert len(css(browser, ".course")) == 2 and len(css(browser, ".even-band")) == 2  # one is in the legend
+    assert len(css(browser, "#suspects ~ figure .dot")) == 2
+    assert "chosen" in css(browser, ".results .flag")[0].text
+    assert "In the field 21.0%" in browser.page_source
+
+
+def test_swaps_of_texts_are_shown_as_texts(browser: Any, text_page: str) -> None:
+    show(browser, text_page)
+    told = [each.text for each in css(browser, ".strip.of-texts blockquote")]
+    assert told[:3] == ["a dreary film", "a spiffing film", "a spiffing film"]
+
+
+def test_lines_of_the_price_cross_at_the_break_even_share() -> None:
+    """Gain 30 on rows against, cost 1.5 on the others: level at 1.5 / 31.5 of the cases."""
+    even = 100 * 1.5 / 31.5
+    drawn = str(break_even((97.0, 40.0), (95.5, 70.0), (even, 3.0, 7.0), [("your data", 0.0, 1.2)], "price"))
+    ends = re.findall(r'class="course \w+" x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"', drawn)
+    (x1, a1, x2, a2), (_, b1, _, b2) = (map(float, each) for each in ends)
+    cross = x1 + (x2 - x1) * (b1 - a1) / ((b1 - a1) + (a2 - b2))
+    line = re.search(r'class="even-line" x1="([\d.]+)"', drawn)
+    assert line is not None and float(line[1]) == pytest.approx(cross, abs=2)
 
 
 def test_galleries_hold_what_their_heads_say(browser: Any, image_page: str) -> None:

@@ -12,8 +12,8 @@ import torch
 from debiaser.auditing.crew import run
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.health import above_chance, check
-from debiaser.auditing.jobs import Answers, Job, read_answers, read_job
-from debiaser.auditing.kinds import judging_weights, mislabelled, name_kinds
+from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job
+from debiaser.auditing.kinds import fixed_point, judging_weights, likelihoods, name_kinds
 from debiaser.auditing.material import Material, of_steps
 from debiaser.auditing.scoring import Desk, easy_models
 from debiaser.data.split import Benchmark
@@ -150,19 +150,17 @@ def test_resampled_means_have_the_mean_and_spread_of_the_mean() -> None:
     assert drawn.std(0) == pytest.approx(values.std(0) / np.sqrt(500), rel=0.1)
 
 
-def test_mislabelled_is_the_fixed_point_of_its_definition() -> None:
+def test_the_probability_of_a_wrong_label_is_the_fixed_point_of_its_definition() -> None:
     stream = np.random.default_rng(2)
     judge, easy = (stream.dirichlet(np.ones(4), 50) for _ in range(2))
     y = stream.integers(0, 4, 50)
-    missed = stream.random(50) < 0.6
-    nu = mislabelled(judge, easy, y, missed)
-    pi = nu[missed].mean()
-    for row in np.flatnonzero(missed):
+    nu, pi = fixed_point(*likelihoods(judge, easy, y))
+    assert pi == pytest.approx(nu.mean(), abs=1e-3)
+    for row in range(50):
         others = [c for c in range(4) if c != y[row]]
         against = sum(judge[row, c] * easy[row, c] for c in others) / (1 - easy[row, y[row]])
         expected = pi * against / (pi * against + (1 - pi) * judge[row, y[row]])
         assert nu[row] == pytest.approx(expected, abs=1e-3)
-    assert not nu[~missed].any()
 
 
 def test_kinds_need_all_seeds() -> None:
@@ -194,6 +192,26 @@ def test_recipes_take_about_the_steps_that_are_asked() -> None:
     for rows in (200, 4000, 60_000):
         recipe = of_steps(rows, 400)
         assert recipe.epochs in (2, 60) or 200 <= recipe.epochs * rows / recipe.batch_size <= 800
+
+
+def test_averaged_weights_are_the_mean_over_the_last_epoch() -> None:
+    network = torch.nn.Linear(2, 1)
+    average = Average(Silence(), skip=2)
+    average.network, seen = network, []
+    for step in range(5):
+        with torch.no_grad():
+            network.weight.fill_(float(step**2))
+        average.step()
+        seen.append(float(step**2))
+    assert average.state["weight"].unique().tolist() == pytest.approx([np.mean(seen[2:])])
+
+
+def test_a_job_may_average_and_says_so(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
+    plain, averaged = make_job(material, labels), make_job(material, labels, averaged=True)
+    assert plain.key != averaged.key and read_job(averaged.write(tmp_path)).key == averaged.key
+    one, other = run([plain, averaged], tmp_path, "easy", Silence())
+    assert not np.array_equal(one.logits, other.logits)
+    assert np.isfinite(other.logits).all()
 
 
 def test_a_job_folder_is_plain(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_fail_if_and_baseline(audited: tuple[Path, Any], pictures: Path) -> None
 
 
 def test_confirmed_marks_are_taken_back(audited: tuple[Path, Any], pictures: Path, tmp_path: Path) -> None:
-    out, _ = audited
+    out = shutil.copytree(audited[0], tmp_path / "out")  # others look at the audit as it was
     with (out / "scores.csv").open(newline="") as stream:
         first = next(row["id"] for row in csv.DictReader(stream))
     marks = tmp_path / "confirmed.csv"
@@ -150,6 +151,54 @@ def test_confirmed_marks_are_taken_back(audited: tuple[Path, Any], pictures: Pat
     marks.write_text("id,mark\nelsewhere/1.png,aligned\n")
     done = debiaser(*same, str(marks))
     assert done.returncode == 1 and "another dataset" in done.stderr
+
+
+def test_a_file_of_marks_from_elsewhere_is_told_before_any_training(
+    pictures: Path, cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "marks.csv").write_text("id,mark\nelsewhere/1.png,aligned\n")
+    done = debiaser("audit", str(pictures), "--confirmed", str(tmp_path / "marks.csv"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 1 and "another dataset" in done.stderr and not list(tmp_path.glob("out/work/*"))
+
+
+def fields(folder: Path) -> dict[str, str]:
+    """Field folders that do not fit pictures of 28 pixels, and what is said of each."""
+    for name in ("texts", "large", "empty"):
+        (folder / name).mkdir(parents=True)
+    (folder / "texts" / "a.txt").write_text("a text")
+    Image.new("RGB", (900, 700)).save(folder / "large" / "a.png")
+    return {
+        "texts": "holds texts, the data are pictures",
+        "large": "about 900 pixels a side, the data's up to 28",
+        "empty": "holds no pictures",
+        "nowhere": "no field folder",
+    }
+
+
+def test_a_field_of_another_kind_or_size_is_one_clear_line(pictures: Path, cache: Path, tmp_path: Path) -> None:
+    for name, words in fields(tmp_path / "field").items():
+        where = ("--field", str(tmp_path / "field" / name), "--out", str(tmp_path / "out"), "--quiet")
+        done = debiaser("audit", str(pictures), *where)
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1 and not list(tmp_path.glob("out/work/*"))
+
+
+def test_a_unit_column_with_one_unit_is_one_clear_line(cache: Path, tmp_path: Path) -> None:
+    lines = [f"some words {row} and more {row * 7},{'ab'[row % 2]},p1" for row in range(60)]
+    (tmp_path / "one.csv").write_text("\n".join(["text,label,patient", *lines]) + "\n")
+    done = debiaser("audit", str(tmp_path / "one.csv"), "--unit", "patient", "--out", str(tmp_path / "out"), "--quiet")
+    assert done.returncode == 1 and "of one unit" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_kinds_are_asserted_only_where_planted_rows_bear_them_out(audited: tuple[Path, Any]) -> None:
+    out, found = audited
+    with (out / "scores.csv").open(newline="") as stream:
+        kinds = {row["kind"] for row in csv.DictReader(stream)}
+    if found["verdict"] != "biased":
+        assert found["planted"] is None and "No property is named" in found["kinds"]["why"]
+    assert found["kinds"]["asserted"] == (found["kinds"]["why"] == "")
+    assert found["kinds"]["asserted"] or not kinds & {"conflicting", "mislabelled"}
+    assert found["conflicting_share"]["low"] == 0
 
 
 def test_your_own_model_is_examined_by_its_answers(pictures: Path, cache: Path, tmp_path: Path) -> None:
@@ -204,6 +253,21 @@ def test_debias_compares_with_the_same_number_of_samples(debiased: tuple[Path, A
     jobs = {path.parent.name.split("-")[0]: json.loads(path.read_text()) for path in (out / "work").glob("*/job.json")}
     epochs = {name: job["recipe"]["epochs"] for name, job in jobs.items()}
     assert epochs["vanilla"] == epochs["augmented"] == epochs["biased"] + epochs["debiased"]
+    assert all(jobs[name]["averaged"] for name in ("vanilla", "augmented", "debiased"))
+
+
+def test_the_model_is_chosen_on_validation_rows(debiased: tuple[Path, Any]) -> None:
+    out, found = debiased
+    choice = found["selection"]
+    names = [each["name"] for each in choice["candidates"]]
+    assert names[:2] == ["vanilla (class-balanced)", "augmentation only"] and len(names) == 5
+    assert choice["chosen"] in names and "validation rows" in choice["sentence"]
+    page = (out / "report.html").read_text()
+    assert "How the model was chosen" in page and choice["chosen"] in page
+    assert choice["chosen"] != names[0] or not found["helped"]
+    low, high = (found["price"]["break_even"][end] for end in ("low", "high"))
+    assert 0 <= low <= found["price"]["break_even"]["value"] <= high <= 100
+    assert "your data: between" in found["price"]["sentence"]
 
 
 def test_predict_gives_the_numbers_of_the_evaluation(debiased: tuple[Path, Any], pictures: Path) -> None:

@@ -1,45 +1,43 @@
 """The examination of a person's own data: models that never saw a row judge it, and are asked what they follow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from debiaser.auditing import health
+from debiaser.auditing.asking import find_views, try_swaps
 from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.jobs import Rows, answer_inputs, read_model
+from debiaser.auditing.jobs import Rows
 from debiaser.auditing.kinds import Kinds, judge_kinds
+from debiaser.auditing.planted import UNNAMED, Controls, Planted, check_controls, plant
 from debiaser.auditing.scoring import Desk, OutOfFold, easy_models, plain_models
-from debiaser.auditing.subject import Subject, texts_of
+from debiaser.auditing.subject import Subject
 from debiaser.auditing.suspects import Suspect, find_suspects
-from debiaser.auditing.swap import SwapTest, swap_test
-from debiaser.auditing.verdict import CANNOT_TELL, Health, verdict
-from debiaser.auditing.views import VIEWS, View, with_matters
-from debiaser.auditing.word_views import text_views
+from debiaser.auditing.swap import SwapTest
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, Health, fires, verdict
+from debiaser.auditing.views import View
 from debiaser.data.partition import folds
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Problem
 from debiaser.learn.engine import Listener, Silence
 from debiaser.learn.sampling import effective_sample_size
 
 FOLDS = 5
 FLOOR = 1e-8  # no probability is exactly 0
-STRENGTH = 0.75  # share of the draws that go by score: chosen on an unbiased copy of validation texts, docs/own_data.md
-ENCODED = 300  # swaps in all where each costs a pass through a large encoder
+STRENGTH = 0.75  # share of the draws that go by score where nothing chooses it: `debias` does, on validation rows
 CONFIDENT = 0.9  # probability of a wrong answer from which the easy model follows a rule, not a guess
 RECOVERABLE = 0.005  # share of rows, confidently missed yet learnable, from which a rule must be suspected
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to examine: seeds of the easy and of the plain models, folds, processes, which views may matter."""
+    """How to examine: seeds of the easy, plain and judging models, folds, processes, which views may matter."""
 
     seeds: int = 2
-    plain_seeds: int = 1
+    plain_seeds: int = 3
+    judge_seeds: int = 2
     folds: int = FOLDS
     workers: int = 1
     seed: int = 0
@@ -65,6 +63,9 @@ class Examined:
     verdict: str
     reasons: list[str]
     model: str
+    views: Sequence[View] = ()
+    planted: Planted | None = None
+    controls: Controls | None = None
     confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -85,16 +86,16 @@ class Examined:
         place[self.pool] = np.arange(len(self.pool))
         return place
 
-    @property
-    def weight(self) -> NDArray[np.float64]:
-        """(n,) the probabilities to train with: most draws by score, the others class-balanced.
+    def weight(self, strength: float = STRENGTH, trusting: bool = True) -> NDArray[np.float64]:
+        """(n,) the probabilities to train with: a share `strength` of the draws by score, the others class-balanced.
 
-        Scores alone may rest on so few rows that the rest is forgotten. Rows that a person confirmed to be mislabelled
-        have almost none.
+        Scores alone may rest on so few rows that the rest is forgotten. Where kinds are asserted, likely mislabelled
+        rows weigh less (unless `trusting` is off), never nothing; rows that a person confirmed as such almost nothing.
         """
         bad = self.confirmed[self.kinds.kind[self.confirmed] == "mislabelled"]
-        even = self.desk.balanced()
-        weight = STRENGTH * self.probability + (1 - STRENGTH) * even / even.sum()
+        trust = self.kinds.trust if trusting else np.ones(len(self.kinds.missed))
+        drawn, even = trust * self.probability, trust * self.desk.balanced()
+        weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()
         weight[bad] = np.minimum(weight[bad], FLOOR)
         return np.asarray(weight / weight.sum())
 
@@ -112,10 +113,10 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     desk = Desk(subject.material, y, fold, folder / "work", plan.listener, plan.workers, plan.seed, plan.epochs)
     views = find_views(subject, desk, plan.matters)  # before any training: a view that does not exist is a mistake
     easy, plain = easy_models(desk, plan.seeds, plan.in_sample), plain_models(desk, plan.plain_seeds)
-    kinds = judge_kinds(desk, easy, 1)
+    kinds = judge_kinds(desk, easy, plan.judge_seeds)
     missed = easy.answer[pool] != y[pool]
     troubles = health.check(y[pool], easy.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)
-    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views, plan)
+    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views, plan.listener)
     unused = {name: values[pool] for name, values in own.columns.items()}
     suspects = find_suspects(unused, y[pool], own.unit[pool], missed, own.classes, plan.seed)
     told = Health(
@@ -125,10 +126,39 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
         [few(each.empty_cells()) for each in suspects if each.flagged and each.empty],
     )
     ruled = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
+    known = () if isinstance(views, Problem) else views
+    named = named_view(views, swaps, ruled[0])
+    kinds, planted, controls = checked_kinds(subject, desk, easy, kinds, swaps, named)
     seeds = "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
-    return Examined(subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model)
+    return Examined(
+        subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model, known, planted, controls
+    )
+
+
+def named_view(views: Sequence[View] | Problem, swaps: SwapTest | Problem, ruling: str) -> View | None:
+    """The property that the model is found to follow most; None where the verdict is another."""
+    if ruling != BIASED or isinstance(views, Problem) or isinstance(swaps, Problem):
+        return None
+    strongest = next(each.name for each in swaps.reliances if fires(each))
+    return next(view for view in views if view.name == strongest)
+
+
+def checked_kinds(
+    subject: Subject, desk: Desk, easy: OutOfFold, kinds: Kinds, swaps: SwapTest | Problem, view: View | None
+) -> tuple[Kinds, Planted | None, Controls | None]:
+    """The kinds where rows planted by this view bear them out, else none asserted; and the planted rows."""
+    if kinds.judge is None or view is None or isinstance(swaps, Problem):
+        return without_kinds(kinds, UNNAMED), None, None
+    planted = plant(subject, desk, easy, kinds.judge, view, swaps.pairs)
+    controls = check_controls(planted, desk, easy, kinds, subject.own.unit)
+    return without_kinds(kinds, controls.doubts) if controls.doubts else kinds, planted, controls
+
+
+def without_kinds(kinds: Kinds, why: str) -> Kinds:
+    """The same probabilities, no row called anything."""
+    return replace(kinds, kind=np.where(kinds.missed, "unsure", kinds.kind), abstains=why)
 
 
 def few(cells: list[str]) -> str:
@@ -136,65 +166,18 @@ def few(cells: list[str]) -> str:
     return cells[0] + (f" (and {len(cells) - 1:,} more such cells)" if len(cells) > 1 else "")
 
 
+def surely_missed(easy: OutOfFold, missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(n,) rows that the easy model misses while it is confident."""
+    return np.asarray(missed & (np.nan_to_num(easy.probability).max(1) >= CONFIDENT))
+
+
+def many(found: NDArray[np.bool_], rows: int) -> bool:
+    """Whether these are too many to be strays."""
+    return bool(found.sum() >= max(health.FEW, RECOVERABLE * rows))
+
+
 def recoverable(easy: OutOfFold, kinds: Kinds, pool: Rows, y: Rows) -> bool:
     """Whether many rows are confidently missed by the easy model although other rows predict their label."""
     if kinds.judge is None:
         return False
-    sure = np.nan_to_num(easy.probability).max(1) >= CONFIDENT
-    found = kinds.missed & sure & (kinds.judge == y)
-    return bool(found.sum() >= max(health.FEW, RECOVERABLE * len(pool)))
-
-
-def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, views: Sequence[View], plan: Plan) -> SwapTest | Problem:
-    """The swap test of the plain models on the rows they never saw; the problem, where it cannot be made."""
-    pool = desk.rows
-    models = [
-        [read_model(desk.material, desk.folder / key) for key in (by_fold[fold] for by_fold in plain.keys)]
-        for fold in desk.folds
-    ]
-
-    def answer(rows: Tensor, inputs: Any) -> Tensor:
-        entered, fold = subject.enter(inputs), desk.fold[pool[rows.numpy()]]
-        said = np.zeros((len(rows), len(desk.material.classes)))
-        for number in np.unique(fold):
-            mine = np.flatnonzero(fold == number)
-            said[mine] = np.mean([answer_inputs(model, entered[mine]) for model in models[number]], axis=0)
-        return torch.from_numpy(said.argmax(1))
-
-    limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
-    plan.listener.begin("swaps", 1, 0)
-    try:
-        return swap_test(
-            views,
-            lambda rows: subject.read(torch.from_numpy(pool[rows.numpy()])),
-            desk.y[pool],
-            subject.own.unit[pool],
-            plain.answer[pool],
-            answer,
-            plan.seed,
-            limit,
-        )
-    except Problem as problem:
-        return problem
-    finally:
-        plan.listener.step()
-        plan.listener.end("swaps", None)
-
-
-def find_views(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View] | Problem:
-    """What may be swapped, or why nothing can be; a name in `matters` that is no view is raised."""
-    try:
-        return views_of(subject, desk, matters)
-    except Misuse:
-        raise
-    except Problem as problem:
-        return problem
-
-
-def views_of(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View]:
-    """What may be swapped between two rows of this kind of data."""
-    if subject.own.kind == "image":
-        return with_matters(VIEWS, matters)
-    pool = desk.rows
-    texts = texts_of(subject.own, torch.from_numpy(pool))
-    return with_matters(text_views(texts, desk.y[pool], desk.fold[pool]), matters)
+    return many(surely_missed(easy, kinds.missed) & (kinds.judge.answer == y), len(pool))

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from debiaser.auditing.audit import Examined
+from debiaser.auditing.jobs import Rows
+from debiaser.data.own import OwnData
 from debiaser.errors import Problem
 
 MARKS = ("aligned", "conflicting", "mislabelled")
@@ -29,24 +31,27 @@ def read_confirmed(path: Path) -> dict[tuple[str, str], str]:
     return marks
 
 
-def apply_confirmed(examined: Examined, path: Path) -> Examined:
-    """The same rows with the kinds that a person confirmed; a file about other data is refused."""
+def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
+    """The mark of every row in the file, by row number; a file about other data is refused."""
     marks = read_confirmed(path)
-    ids = examined.subject.own.ids
-    number = {("row", str(place)): int(row) for place, row in enumerate(examined.pool)}
-    number |= {("id", name): row for row, name in enumerate(ids)}
+    number = {("row", str(place)): int(row) for place, row in enumerate(pool)}
+    number |= {("id", name): row for row, name in enumerate(own.ids)}
     foreign = [name for name in marks if name not in number]
     if foreign:
         raise Problem(
             f"{len(foreign):,} of {len(marks):,} ids in {path} are not in this data (the first: {foreign[0][1]!r}); "
             "it was saved for another dataset"
         )
+    return {number[name]: mark for name, mark in marks.items()}
+
+
+def apply_confirmed(examined: Examined, path: Path) -> Examined:
+    """The same rows with the kinds that a person confirmed."""
+    marks = match_marks(examined.subject.own, examined.pool, path)
     kinds = examined.kinds
     kind, wrong, missed = kinds.kind.copy().astype(object), kinds.wrong_by_seed.copy(), kinds.missed.copy()
-    for name, mark in marks.items():
-        row = number[name]
+    for row, mark in marks.items():
         kind[row], missed[row] = mark, mark != "aligned"
         wrong[:, row] = float(mark == "mislabelled")
-    confirmed = np.array([number[name] for name in marks], np.int64)
     named = replace(kinds, kind=kind.astype(str), wrong_by_seed=wrong, missed=missed)
-    return replace(examined, kinds=named, confirmed=confirmed)
+    return replace(examined, kinds=named, confirmed=np.array(list(marks), np.int64))

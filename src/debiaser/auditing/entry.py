@@ -1,23 +1,26 @@
 """`audit` and `debias` for a person's own data, as functions: the commands do nothing else."""
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from debiaser.auditing.audit import Examined, Plan, examine
-from debiaser.auditing.confirmed import apply_confirmed
+from debiaser.auditing.confirmed import apply_confirmed, match_marks
 from debiaser.auditing.exhibits import choose
 from debiaser.auditing.export import export_model, write_evaluation
+from debiaser.auditing.field import estimate_share, find_field
 from debiaser.auditing.findings import Findings
 from debiaser.auditing.foreign import examine_answers, examine_model
 from debiaser.auditing.keeping import keep
 from debiaser.auditing.memory import own_of
-from debiaser.auditing.repair import MAX_COST, Trial, compete, report_trial
+from debiaser.auditing.proof import prove
+from debiaser.auditing.repair import MAX_COST, Trial
 from debiaser.auditing.subject import Subject, prepare
 from debiaser.auditing.summary import rows_of, summarise
 from debiaser.data.own import Columns, OwnData, read_own
@@ -30,7 +33,7 @@ from debiaser.learn.engine import Listener, Silence
 class Request:
     """What a person asked for: which columns, which network, how thoroughly, and where the results go."""
 
-    columns: Columns = field(default_factory=Columns)
+    columns: Columns = dataclasses.field(default_factory=Columns)
     backbone: str | None = None
     finetune: bool = False
     seeds: int = 0  # 0: two for an audit, three for debias
@@ -40,15 +43,18 @@ class Request:
     in_sample: bool = False
     matters: tuple[str, ...] = ()
     confirmed: Path | None = None
+    field: Path | None = None
     max_cost: float = MAX_COST
     redact: frozenset[str] = frozenset()
     out: Path | None = None
-    listener: Listener = field(default_factory=Silence)
+    listener: Listener = dataclasses.field(default_factory=Silence)
 
     def plan(self) -> Plan:
         """How the rows are examined."""
         return Plan(
             seeds=max(2, self.seeds),
+            plain_seeds=1 if self.finetune else 3,  # a whole network is trained five times a seed
+            judge_seeds=1 if self.finetune else 2,
             workers=self.workers or os.cpu_count() or 1,
             seed=self.seed,
             epochs=self.epochs,
@@ -115,9 +121,13 @@ def audit_answers(source: str | Path, pred_probs: Any, features: Any, request: R
 
 
 def look(subject: Subject, pool: Any, request: Request) -> Examined:
-    """The rows examined, with what a person has confirmed about them."""
+    """The rows examined, with what a person has confirmed about them; bad files are told before any training."""
+    if request.confirmed:
+        match_marks(subject.own, pool, Path(request.confirmed))
+    if request.field:
+        find_field(Path(request.field), subject, request.seed)
     examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
-    return apply_confirmed(examined, request.confirmed) if request.confirmed else examined
+    return apply_confirmed(examined, Path(request.confirmed)) if request.confirmed else examined
 
 
 def work_folder(own: OwnData, request: Request) -> Path:
@@ -128,7 +138,8 @@ def work_folder(own: OwnData, request: Request) -> Path:
 def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
-    summary = {**summarise(examined, chosen), **more}
+    field = {"field": estimate_share(examined, Path(request.field))} if request.field and "field" not in more else {}
+    summary = {**summarise(examined, chosen), **field, **more}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         keep(examined, chosen, findings, request.out, request.redact, trial)
@@ -143,10 +154,11 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
-        trial = compete(
-            examined.desk, own.rows("train").numpy(), held_out, examined.weight, own.unit, request.seeds or 3
-        )
-        more = report_trial(trial, own, request.max_cost)
+        field = estimate_share(examined, Path(request.field)) if request.field else None
+        train, valid = (own.rows(part).numpy() for part in ("train", "valid"))
+        trial, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost, field)
+        if field is not None:
+            more["field"] = field
         folder = work_folder(own, request) / "model"
         export_model(folder, subject, examined, trial, more["repair"])
         write_evaluation(folder.parent / "evaluation.json", subject, trial, more["repair"])

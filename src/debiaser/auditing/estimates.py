@@ -23,12 +23,18 @@ class Estimate:
 
     @property
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "value": None if np.isnan(self.value) else self.value}
 
     def words(self, unit: str = "%") -> str:
         """`12.3% [10.1, 14.8]`."""
         between = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
         return f"{self.value:.1f}{unit}{between}"
+
+
+def resampled_seeds(seeds: int, draws: int, seed: int = 0) -> NDArray[np.float64]:
+    """(draws, seeds) the share of each seed in bootstrap samples of so many seeds."""
+    even = np.full(seeds, 1 / seeds)
+    return np.asarray(numpy_stream(seed, "bootstrap", "seeds").multinomial(seeds, even, draws) / seeds)
 
 
 def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.jobs import Rows, answer_inputs
 from debiaser.auditing.material import Material, as_float
+from debiaser.auditing.shares import looks
 from debiaser.learn.outputs import call
 from debiaser.randomness import numpy_stream
 
@@ -51,7 +52,7 @@ def choose(examined: Examined) -> Chosen:
     against = order[answer[order] != y[order]]
     triplets = make_triplets(against[:TRIPLETS], y, answer, material)
     extra = np.array([row for triplet in triplets for row in triplet.values()], np.int64)
-    shown = np.unique(np.concatenate([*galleries, wrong, extra, order[:PER_CLASS]]))
+    shown = np.unique(np.concatenate([*galleries, wrong, extra, order[:PER_CLASS], looks(examined)]))
     return Chosen(shown, triplets, against[:HEATS])
 
 

@@ -16,7 +16,7 @@ from debiaser.auditing.audit import Examined
 from debiaser.auditing.finetuned import new_finetuned
 from debiaser.auditing.jobs import answer_inputs, read_model
 from debiaser.auditing.material import as_float, new_network
-from debiaser.auditing.repair import PGD, VANILLA, Trial
+from debiaser.auditing.repair import VANILLA, Trial
 from debiaser.auditing.subject import Subject
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
@@ -30,7 +30,7 @@ PARTS = ("before", "controls", "after")
 
 def export_model(folder: Path, subject: Subject, examined: Examined, trial: Trial, repair: dict[str, Any]) -> None:
     """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md."""
-    name = PGD if repair["helped"] else VANILLA
+    name = repair["chosen"] if repair["helped"] else VANILLA
     material, contender = examined.desk.material, trial.contenders[name]
     model = read_model(material, examined.desk.folder / contender.keys[0])
     write_tensors(folder / "model.safetensors", dict(model.state_dict()))
@@ -56,7 +56,7 @@ def export_model(folder: Path, subject: Subject, examined: Examined, trial: Tria
 
 def write_evaluation(path: Path, subject: Subject, trial: Trial, repair: dict[str, Any]) -> None:
     """What the exported model answered to every held-out row: the probabilities by id."""
-    contender = trial.contenders[PGD if repair["helped"] else VANILLA]
+    contender = trial.contenders[repair["chosen"] if repair["helped"] else VANILLA]
     ids = [subject.own.ids[row] for row in trial.rows]
     write_json(path, dict(zip(ids, contender.probability.round(8).tolist(), strict=True)))
 
@@ -89,7 +89,8 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
         "",
         f"Mean and standard deviation over {trial.seeds} seeds; every model saw {trial.samples_seen:,} samples.",
-        "Nothing was chosen on the held-out rows but which of two models to export.",
+        *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
+        "Nothing was chosen on the held-out rows but whether to export vanilla instead.",
         "",
         "## What the audit of the training data said",
         "",

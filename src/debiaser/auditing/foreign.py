@@ -81,7 +81,9 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
     score = np.maximum(scores(y, probability, lengths), FLOOR)
     said = OutOfFold(probability[None], score[None], ())
     missed = said.answer != y
-    kinds = Kinds(missed, np.where(missed, 0.5, 0.0)[None], np.where(missed, "unsure", "aligned"))
+    kinds = Kinds(
+        missed, np.where(missed, 0.5, 0.0)[None], np.where(missed, "unsure", "aligned"), abstains=ONLY_ANSWERS
+    )
     material = shown_material(own, folder)
     subject = Subject(own, material, None, material.inputs.shape[-1])
     desk = Desk(material, y, np.zeros(len(y), np.int64), folder / "work", Silence())

@@ -39,7 +39,8 @@ class Job:
     """Train a network on these rows, then ask it about those.
 
     y: labels of all rows; weight: draws in proportion, one number per row of `train`; alpha: GCE's exponent, None for
-    cross-entropy; start: the job whose network it goes on from.
+    cross-entropy; start: the job whose network it goes on from; averaged: the network's weights are their mean over the
+    last epoch.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Job:
     weight: NDArray[np.float64] | None = None
     augment: Augmentation | None = None
     start: str | None = None
+    averaged: bool = False
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Job:
             "alpha": self.alpha,
             "augment": asdict(self.augment) if self.augment else None,
             "start": self.start,
+            **({"averaged": True} if self.averaged else {}),
         }
 
     @property
@@ -113,6 +116,7 @@ def read_job(own: Path) -> Job:
         arrays.get("weight"),
         None if varied is None else Augmentation(**varied),
         plain["start"],
+        plain.get("averaged", False),
     )
 
 
@@ -155,20 +159,48 @@ def work(own: Path, listener: Listener) -> Answers:
     job = read_job(own)
     split = job.material.split(job.y)
     start = None if job.start is None else own.parent / job.start
+    average = Average(listener, job.steps - job.steps // job.recipe.epochs)
     task = Task(
         train=split.subset(torch.from_numpy(job.train)),
         make_model=lambda seed: job.material.new_net(seed) if start is None else read_model(job.material, start),
         recipe=job.recipe,
         seed=derive(job.seed, job.name),
         augment=job.augment,
-        listener=listener,
+        listener=average if job.averaged else listener,
     )
+    network = task.new_model()
+    average.network = network
     sampler = None if job.weight is None else ScoreSampler(job.weight, seed=task.seed)
-    model = task.fit(Supervised(task.new_model(), gce(job.alpha)), job.name, sampler=sampler)
+    model = task.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler)
+    if job.averaged:
+        model.load_state_dict(average.state)
     write_tensors(own / "model.safetensors", dict(model.state_dict()))
     answers = ask(model, job.material, job.y, job.ask)
     write_arrays(own / "answers.npz", rows=answers.rows, logits=answers.logits, length=answers.length)
     return answers
+
+
+class Average:
+    """A listener that keeps the mean of a network's weights over all updates after the first `skip`."""
+
+    def __init__(self, listener: Listener, skip: int) -> None:
+        self.begin, self.end, self.tell = listener.begin, listener.end, listener.step
+        self.skip, self.steps = skip, 0
+        self.network: nn.Module | None = None
+        self.state: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.tell()
+        self.steps += 1
+        taken = self.steps - self.skip
+        if taken < 1 or self.network is None:
+            return
+        for name, value in self.network.state_dict().items():
+            if taken == 1 or not value.is_floating_point():
+                self.state[name] = value.clone()
+            else:
+                self.state[name].lerp_(value, 1 / taken)
 
 
 def read_model(material: Material, own: Path) -> nn.Module:

@@ -12,7 +12,7 @@ from debiaser.auditing.audit import Examined
 from debiaser.auditing.exhibits import Chosen, input_gradients, word_weights
 from debiaser.auditing.findings import Findings, write_findings, write_rows, write_weights
 from debiaser.auditing.jobs import read_model
-from debiaser.auditing.repair import PGD, Trial
+from debiaser.auditing.repair import VANILLA, Trial
 from debiaser.auditing.subject import texts_of
 from debiaser.auditing.swap import SwapTest
 from debiaser.auditing.views import VIEWS
@@ -20,6 +20,7 @@ from debiaser.files import make_folder, write_arrays, write_text
 from debiaser.report.audit_page import write_audit_page
 
 SIDE = 160  # pixels of a picture on the page, at most
+AROUND = 180  # characters of a text that show a swap
 STRIPS = 4  # swaps that are shown of each view
 
 
@@ -31,7 +32,7 @@ def keep(
     findings.summary["page"] = str(folder / "report.html")
     findings.summary["scores"] = str(folder / "scores.csv")
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
-    write_weights(folder / "weights.csv", findings.rows["id"], examined.weight[examined.pool])
+    write_weights(folder / "weights.csv", findings.rows["id"], examined.weight()[examined.pool])
     if examined.subject.own.kind == "image":
         keep_pictures(examined, chosen, folder, trial)
     else:
@@ -61,9 +62,9 @@ def easy_model(examined: Examined, row: int) -> torch.nn.Module:
 
 def debiased_model(examined: Examined, trial: Trial | None) -> torch.nn.Module | None:
     """The first debiased model, where there is one."""
-    if trial is None:
+    if trial is None or trial.chosen == VANILLA:
         return None
-    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[PGD].keys[0])
+    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[trial.chosen].keys[0])
 
 
 def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:
@@ -126,3 +127,36 @@ def keep_texts(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | 
             "probability_debiased": None,
         }
     write_text(folder / "texts.json", json.dumps(kept))
+    if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
+        write_text(folder / "swaps.json", json.dumps(text_strips(examined, examined.swaps)))
+
+
+def text_strips(examined: Examined, swaps: SwapTest) -> dict[str, list[dict[str, Any]]]:
+    """By view some swaps, followed ones first: the text, its donor and the swapped text around what changed, and what
+    the model answered to each."""
+    pool, y, answers = examined.pool, examined.desk.y, examined.plain.answer
+    rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
+    strips: dict[str, list[dict[str, Any]]] = {}
+    for view in examined.views:
+        if view.name not in swaps.answers:
+            continue
+        said = swaps.answers[view.name]
+        first = np.argsort(said != y[donors], kind="stable")[:STRIPS]
+        x, other = (texts_of(examined.subject.own, torch.from_numpy(each[first])) for each in (rows, donors))
+        swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
+        strips[view.name] = [
+            {
+                "texts": [excerpt(x[n], swapped[n]), other[n][:AROUND], excerpt(swapped[n], x[n])],
+                "answers": [int(each) for each in (answers[rows[place]], answers[donors[place]], said[place])],
+            }
+            for n, place in enumerate(first)
+        ]
+    return strips
+
+
+def excerpt(text: str, changed: str) -> str:
+    """The text around the first place where it differs from the changed one."""
+    place = next((n for n, pair in enumerate(zip(text, changed, strict=False)) if pair[0] != pair[1]), len(text))
+    start = max(0, place - AROUND // 3)
+    cut = text[start : start + AROUND]
+    return ("… " if start else "") + cut + (" …" if start + AROUND < len(text) else "")

@@ -10,40 +10,62 @@ from debiaser.learn.sampling import effective_sample_size
 
 SHARE = 0.4  # of the draws that go to rows the easy model misses
 LEAST = 0.05  # of a row's weight stays, however sure its label is wrong
-EFFECTIVE = 0.1  # the draws must rest on at least this share of the rows
+EFFECTIVE = 0.1  # the draws must rest on more than this share of the rows
 SURE = 0.8  # probability from which a row is called mislabelled; under 1 - SURE, conflicting
+TRAININGS = 2  # of the judging models: the second draws fewer of the rows that the first doubts
 ROUNDS = 50
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it."""
+    """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it.
+
+    judge: what the judging models say, None where there was nothing to judge; noise (s,): share of the missed rows
+    whose label is wrong; abstains: why no kind is asserted, empty where kinds are.
+    """
 
     missed: NDArray[np.bool_]
     wrong_by_seed: NDArray[np.float64]
     kind: NDArray[np.str_]
-    judge: NDArray[np.int64] | None = None  # (n,) what the judging models answer; -1 outside
+    judge: OutOfFold | None = None
+    noise: Vector | None = None
+    abstains: str = ""
 
     @property
     def wrong(self) -> Vector:
         """(n,) probability that the label is wrong; 0 for rows that the easy model gets right."""
         return np.asarray(self.wrong_by_seed.mean(0))
 
+    @property
+    def trust(self) -> Vector:
+        """(n,) what a row's weight in training is multiplied by: less for likely mislabelled rows, never nothing."""
+        if self.abstains or self.judge is None:
+            return np.ones(len(self.missed))
+        return np.where(self.missed, np.maximum(1 - self.wrong, LEAST), 1.0)
+
 
 def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
     """What the rows that the easy model misses are, by models that see these rows more often than they are."""
     inside = desk.fold >= 0
     missed = inside & (easy.answer != desk.y)
+    wrong = np.repeat(np.where(missed, 0.5, 0.0)[None], seeds, 0)
     if not missed.any() or not (inside & ~missed).any():
-        kind = np.where(inside, np.where(missed, "unsure", "aligned"), "")
-        return Kinds(missed, np.where(missed, 0.5, 0.0)[None], kind)
-    weight = judging_weights(desk, missed, np.where(missed, 0.5, 0.0))
-    recipe = desk.long_recipe(desk.trained_on)
-    jobs = [desk.jobs("judge", recipe, seed, weight=weight) for seed in range(seeds)]
-    judge = desk.out_of_fold("judge", jobs)
-    wrong = np.stack([mislabelled(each, easy.probability, desk.y, missed) for each in judge.probability_by_seed])
-    return Kinds(missed, wrong, name_kinds(inside, missed, wrong), judge.answer)
+        return Kinds(missed, wrong, np.where(inside, np.where(missed, "unsure", "aligned"), ""))
+    recipe = desk.judge_recipe(desk.trained_on)
+    judge: OutOfFold | None = None
+    noise = np.full(seeds, 0.5)
+    for training in range(TRAININGS):
+        jobs = []
+        for seed in range(seeds):
+            start = None if judge is None else judge.keys[seed]
+            weight = judging_weights(desk, missed, wrong[seed])
+            jobs.append(desk.jobs("judge", recipe, seed, weight=weight, start=start))
+        judge = desk.out_of_fold("judge" if training == 0 else "judge again", jobs)
+        for seed, said in enumerate(judge.probability_by_seed):
+            against, right = likelihoods(said[missed], easy.probability[missed], desk.y[missed])
+            wrong[seed, missed], noise[seed] = fixed_point(against, right)
+    return Kinds(missed, wrong, name_kinds(inside, missed, wrong), judge, noise)
 
 
 def judging_weights(desk: Desk, missed: NDArray[np.bool_], wrong: Vector) -> Vector:
@@ -57,31 +79,34 @@ def judging_weights(desk: Desk, missed: NDArray[np.bool_], wrong: Vector) -> Vec
     share = SHARE
     while True:
         weight: Vector = (1 - share) * outside + share * doubted
-        if effective_sample_size(weight) >= EFFECTIVE * len(desk.rows) or share < 0.01:
+        if effective_sample_size(weight) > EFFECTIVE * len(desk.rows) or share < 0.01:
             return weight
         share *= 0.8
 
 
-def mislabelled(judge: Vector, easy: Vector, y: NDArray[np.int64], missed: NDArray[np.bool_]) -> Vector:
-    """(n,) probability that a missed row's label is wrong: the fixed point of nu = pi Ln / (pi Ln + (1 - pi) Lr).
+def likelihoods(judge: Vector, easy: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
+    """(m,) Ln, were the label wrong: sum over c other than y of d[c] pb[c] / (1 - pb[y]); and Lr = d[y], were it right.
 
-    Lr is what the judge gives the label, Ln what it gives the other classes, weighed by the easy model; pi is the mean
-    of nu over the missed rows.
+    d (m, k): the judging model; pb (m, k): the easy one.
     """
-    rows = np.flatnonzero(missed)
-    label = y[rows][:, None]
-    right = np.take_along_axis(judge[rows], label, 1)[:, 0]
-    theirs = easy[rows].copy()
-    np.put_along_axis(theirs, label, 0.0, 1)
-    against = (judge[rows] * theirs).sum(1) / np.maximum(theirs.sum(1), 1e-12)
-    share = 0.5
-    nu = np.full(len(rows), 0.5)
+    own = label[:, None]
+    right = np.take_along_axis(judge, own, 1)[:, 0]
+    others = easy.copy()
+    np.put_along_axis(others, own, 0.0, 1)
+    return (judge * others).sum(1) / np.maximum(others.sum(1), 1e-12), right
+
+
+def posterior(noise: float, against: Vector, right: Vector) -> Vector:
+    """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
+    return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
+
+
+def fixed_point(against: Vector, right: Vector) -> tuple[Vector, float]:
+    """(m,) nu and pi with nu the posterior given pi and pi the mean of nu; from pi = 1/2."""
+    noise = 0.5
     for _ in range(ROUNDS):
-        nu = share * against / np.maximum(share * against + (1 - share) * right, 1e-300)
-        share = float(np.clip(nu.mean(), 1e-3, 1 - 1e-3))
-    result = np.zeros(len(y))
-    result[rows] = nu
-    return result
+        noise = float(np.clip(posterior(noise, against, right).mean(), 1e-3, 1 - 1e-3))
+    return posterior(noise, against, right), noise
 
 
 def name_kinds(inside: NDArray[np.bool_], missed: NDArray[np.bool_], wrong: NDArray[np.float64]) -> NDArray[np.str_]:

@@ -99,6 +99,14 @@ class Material:
         """Long enough to learn what can be learnt."""
         return of_steps(rows, 1000, lr=0.1) if self.pictures else of_steps(rows, 600, lr=0.05, weight_decay=1e-3)
 
+    def plain_recipe(self, rows: int) -> Recipe:
+        """Long enough for each of several models that answer together."""
+        return of_steps(rows, 250, lr=0.1) if self.pictures else self.long_recipe(rows)
+
+    def judge_recipe(self, rows: int) -> Recipe:
+        """One of the trainings of a judging model; the next goes on from it."""
+        return of_steps(rows, 500, lr=0.1) if self.pictures else self.long_recipe(rows)
+
 
 def new_network(architecture: str, inputs: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """A fresh network of this name for inputs of this shape."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from debiaser.auditing.crew import run
-from debiaser.auditing.jobs import Answers, Job, Rows
+from debiaser.auditing.jobs import Answers, Job, Rows, answer_inputs, read_model
 from debiaser.auditing.material import Material
 from debiaser.data.augment import Augmentation
 from debiaser.learn.engine import Listener
@@ -55,6 +56,14 @@ class Desk:
         """Long enough to learn what can be learnt from this many rows."""
         return self.as_asked(self.material.long_recipe(rows))
 
+    def plain_recipe(self, rows: int) -> Recipe:
+        """Long enough for each of several models that answer together."""
+        return self.as_asked(self.material.plain_recipe(rows))
+
+    def judge_recipe(self, rows: int) -> Recipe:
+        """One of the trainings of a judging model."""
+        return self.as_asked(self.material.judge_recipe(rows))
+
     def as_asked(self, recipe: Recipe) -> Recipe:
         """The recipe with the epochs that a person asked for."""
         return replace(recipe, epochs=self.epochs or recipe.epochs)
@@ -67,8 +76,12 @@ class Desk:
         alpha: float | None = None,
         weight: Vector | None = None,
         augment: Augmentation | None = None,
+        start: Sequence[str] | None = None,
     ) -> list[Job]:
-        """One job per fold: train on the others, ask about it (a single fold: train on it). `weight`: (n,)."""
+        """One job per fold: train on the others, ask about it (a single fold: train on it).
+
+        `weight`: (n,); `start`: the jobs, by fold, whose networks these go on from.
+        """
         made = []
         for fold in self.folds:
             train = np.flatnonzero((self.fold >= 0) & ((self.fold != fold) | (len(self.folds) == 1)))
@@ -84,6 +97,7 @@ class Desk:
                     alpha,
                     None if weight is None else weight[train],
                     augment,
+                    None if start is None else start[fold],
                 )
             )
         return made
@@ -139,6 +153,25 @@ class OutOfFold:
         return np.where(known, np.nan_to_num(self.probability).argmax(1), -1)
 
 
+Panel = Sequence[Sequence[nn.Module]]  # networks by seed and fold
+
+
+def read_panel(desk: Desk, said: OutOfFold) -> Panel:
+    """The networks that gave these answers, by seed and fold."""
+    return [[read_model(desk.material, desk.folder / key) for key in by_fold] for by_fold in said.keys]
+
+
+def ask_panel(desk: Desk, panel: Panel, rows: Rows, entered: Tensor) -> NDArray[np.float64]:
+    """(s, b, k) by seed what networks say about changed inputs (b, ...) of these rows, which none of them ever saw."""
+    probability = np.zeros((len(panel), len(rows), len(desk.material.classes)))
+    for number in np.unique(desk.fold[rows]):
+        mine = np.flatnonzero(desk.fold[rows] == number)
+        for seed, by_fold in enumerate(panel):
+            model = by_fold[number if len(by_fold) > 1 else 0]  # a single one: scores in sample
+            probability[seed, mine] = answer_inputs(model, entered[mine])
+    return probability
+
+
 def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> OutOfFold:
     """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge."""
     if in_sample:
@@ -149,5 +182,5 @@ def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> OutOfFold:
 
 def plain_models(desk: Desk, seeds: int) -> OutOfFold:
     """Models that learn what they can from class-balanced draws: V."""
-    recipe, weight = desk.long_recipe(desk.trained_on), desk.balanced()
+    recipe, weight = desk.plain_recipe(desk.trained_on), desk.balanced()
     return desk.out_of_fold("plain", [desk.jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)])

@@ -8,9 +8,12 @@ from numpy.typing import NDArray
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.exhibits import Chosen
+from debiaser.auditing.shares import conflicting_share, looks, mislabelled_share
 from debiaser.auditing.swap import SwapTest
+from debiaser.randomness import numpy_stream
 
 BINS = 40
+SHOWN = 150  # rows of each kind in the plane of two rules
 
 
 def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "n": len(pool),
         "units": len(np.unique(unit[pool])),
         "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
-        "notes": [*own.notes, rests_on(effective, len(pool), own.kind)],
+        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined)],
         "choices": {**examined.subject.choices, "folds": str(len(examined.desk.folds))},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
@@ -39,9 +42,14 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
             "easy_accuracy": share(right, unit[pool]).plain,
             "plain_accuracy": share(examined.plain.answer[pool] == y[pool], unit[pool]).plain,
         },
-        "conflicting_share": share_of_kind(kinds.missed[pool], 1 - kinds.wrong[pool], kinds.kind[pool], "conflicting"),
-        "mislabelled_share": share_of_kind(kinds.missed[pool], kinds.wrong[pool], kinds.kind[pool], "mislabelled"),
+        "conflicting_share": conflicting_share(examined).plain,
+        "mislabelled_share": mislabelled_share(examined).plain,
+        "kinds": {"asserted": not kinds.abstains, "why": kinds.abstains},
+        "planted": examined.controls.plain if examined.controls else None,
+        "plane": plane(examined),
+        "looks": [int(each) for each in place[looks(examined)]],
         "effective_sample_size": effective.plain,
+        "untested": [each.plain for each in examined.swaps.untested] if isinstance(examined.swaps, SwapTest) else [],
         "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
         "suspects": [each.plain for each in examined.suspects],
         "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
@@ -73,6 +81,14 @@ def what_next(examined: Examined) -> dict[str, Any]:
     return {"sentences": steps, "snippet": snippet}
 
 
+def remarks(examined: Examined) -> list[str]:
+    """Properties that could not be swapped, what planted rows showed, and why no kind is asserted where none is."""
+    untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
+    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    told += [examined.controls.words] if examined.controls else []
+    return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
+
+
 def rests_on(effective: Estimate, n: int, kind: str) -> str:
     """The effective sample size in words."""
     things = "pictures" if kind == "image" else "texts"
@@ -89,14 +105,30 @@ def class_facts(name: str, k: int, y: NDArray[np.int64], right: NDArray[np.bool_
     }
 
 
-def share_of_kind(
-    missed: NDArray[np.bool_], probability: NDArray[np.float64], kind: NDArray[np.str_], name: str
-) -> dict[str, Any]:
-    """The expected share of rows of a kind, from 0 to 1; its ends: the rows surely named so, and all that could be."""
-    expected = float(np.where(missed, probability, 0).mean())
-    method = f"expected share; from the rows called {name} to all rows that the easy model misses"
-    low = min(float((kind == name).mean()), expected)
-    return Estimate(expected, low, max(float(missed.mean()), expected), method).plain
+def plane(examined: Examined) -> list[dict[str, Any]] | None:
+    """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
+    judge, y = examined.kinds.judge, examined.desk.y
+    if judge is None:
+        return None
+    stream, pool = numpy_stream(examined.desk.seed, "plane"), examined.pool
+    missed = examined.kinds.missed[pool]
+    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (missed, ~missed)])
+    kinds = examined.kinds.kind[rows].tolist()
+    parts = [(examined.easy.probability[rows], judge.probability[rows], y[rows], kinds)]
+    if (planted := examined.planted) is not None:
+        some = slice(None, None, max(1, len(planted.rows) // SHOWN))
+        label = y[planted.rows[some]]
+        parts.append((planted.easy[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
+    return [
+        {"easy": round(easy, 3), "judge": round(said, 3), "kind": kind}
+        for one, other, label, names in parts
+        for easy, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
+    ]
+
+
+def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> list[float]:
+    """(m,) what is given to the label."""
+    return [float(each) for each in np.take_along_axis(probability, label[:, None], 1)[:, 0]]
 
 
 def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.auditing.reliance import Asked, Design, Reliance, Rows, by_chance, detectable, estimates
+from debiaser.auditing.reliance import LEVEL, Asked, Design, Reliance, Rows, by_chance, detectable, estimates
 from debiaser.auditing.views import View
 from debiaser.data.partition import units_per_class
 from debiaser.errors import Problem
@@ -172,6 +172,7 @@ def judge(views: Sequence[View], asked: dict[str, Asked], design: Design, seed: 
                 flips_same_class=100 * float((each.same != design.own).mean()),
                 changed=100 * float(each.changed.mean()),
                 detectable=detectable(largest, chance, len(design.own), units),
+                null=chance + 100 * max(0.0, float(np.quantile(largest, 1 - LEVEL))),
             )
         )
     return tuple(sorted(found, key=lambda each: -each.excess.value))

@@ -142,7 +142,10 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     Words that go with a label are usually what a text means (`boring` in a bad review), so only a word that nearly
     tells the label by itself counts as a giveaway; the others are shown, not ruled on.
     """
-    phi = associations(texts, y, fold)
+    try:
+        phi = associations(texts, y, fold)
+    except Problem:  # texts without words still have a length; the views of words then say that there are none
+        phi = [{} for _ in range(int(fold.max()) + 1)]
     giveaway = tuple(strongest(each, GIVEAWAY) for each in phi)
     named = sorted(frozenset().union(*giveaway), key=lambda word: -max(each.get(word, 0) for each in phi))[:3]
     title = "giveaway word" + (f" ({', '.join(named)})" if named else "")

@@ -29,6 +29,10 @@ Workers = Annotated[int, typer.Option(help="Processes; by default one per core."
 InSample = Annotated[bool, typer.Option("--in-sample", help="Plain PGD scores: by a model trained on these rows.")]
 Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
 Confirmed = Annotated[Path | None, typer.Option(help="The CSV that the page saved: what you marked in it.")]
+Field = Annotated[
+    Path | None,
+    typer.Option(help="Pictures or texts from where the model failed; labels are not needed."),
+]
 Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
 FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
 Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
@@ -53,6 +57,7 @@ def audit(
     in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
+    field: Field = None,
     redact: Redact = "",
     fail_if: FailIf = "",
     baseline: Baseline = None,
@@ -71,7 +76,7 @@ def audit(
     with reporting(quiet) as listener:
         request = entry.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, redact=redactions(redact), out=out, listener=listener,
+            names(matters), confirmed, field, redact=redactions(redact), out=out, listener=listener,
         )  # fmt: skip
         if probs is not None:
             findings = entry.audit_answers(source, read_array(probs), features and read_array(features), request)
@@ -100,6 +105,7 @@ def debias(
     in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
+    field: Field = None,
     max_cost: Annotated[float, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = 2.0,
     redact: Redact = "",
     fail_if: FailIf = "",
@@ -119,7 +125,7 @@ def debias(
     with reporting(quiet) as listener:
         request = entry.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, max_cost, redactions(redact), out, listener,
+            names(matters), confirmed, field, max_cost, redactions(redact), out, listener,
         )  # fmt: skip
         findings = entry.debias_source(source, request)
     show(findings, as_json)
@@ -232,7 +238,7 @@ def show(findings: Any, as_json: bool) -> None:
     from debiaser.cli.runs import print_json
 
     if as_json:
-        hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out")
+        hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out", "plane", "looks")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
     typer.echo(f"Examined: {findings.summary['examined']}")
@@ -243,8 +249,13 @@ def show(findings: Any, as_json: bool) -> None:
         typer.echo(f"  {trouble['what']} {trouble['why']} {trouble['do']}")
     for note in findings.summary["notes"]:
         typer.echo(f"  {note}")
+    if findings.summary.get("field"):
+        typer.echo(f"  {findings.summary['field']['sentence']}")
     if findings.summary.get("repair"):
-        typer.echo(findings.summary["repair"]["sentence"])
+        repair = findings.summary["repair"]
+        for told in (repair, repair["selection"], repair["price"]):
+            if told:
+                typer.echo(told["sentence"])
         typer.echo(f"The model: {Path(findings.summary['model_dir']).resolve()}")
     if findings.page is not None:
         typer.echo(f"The page: {findings.page.resolve()}")

@@ -118,9 +118,9 @@ const drawTriplets = (home) => {
 const drawStrips = () => {
   for (const home of document.querySelectorAll(".strips")) {
     for (const strip of data.swaps[home.dataset.view]) {
-      const line = make("div", { class: "strip" });
+      const line = make("div", { class: strip.texts ? "strip of-texts" : "strip" });
       ["original", "taken from", "swapped"].forEach((title, number) => line.append(make("figure", {},
-        make("img", { src: strip.pictures[number], alt: title }),
+        strip.texts ? make("blockquote", {}, strip.texts[number]) : make("img", { src: strip.pictures[number], alt: title }),
         make("figcaption", {}, title, make("br"), "says ", make("b", {}, strip.answers[number])))));
       home.append(line);
     }
@@ -137,6 +137,8 @@ draw("mislabelled-list", (home) => home.append(cardList(data.mislabelled, listKi
   className(cell("label", place)) + "?")));
 draw("look-list", (home) => home.append(cardList(data.looks, data.kind === "text" ? "prose-list columns" : "look-grid",
   (place) => "labelled " + className(cell("label", place)) + ", " + saysOf(place), true)));
+draw("sixty-list", (home) => home.append(cardList(data.sixty, listKind(true), (place) =>
+  className(cell("label", place)) + ", " + saysOf(place))));
 draw("sheet-list", (home) => home.append(cardList(data.sheet, "thumbnails", (place) => className(cell("label", place)))));
 drawStrips();
 

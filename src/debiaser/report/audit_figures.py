@@ -62,11 +62,18 @@ def _bar(x: float, width: float, height: float, floor: float) -> str:
     return _rect(x + 0.5, floor - height, width - 1, height, "bin")
 
 
-def bar(value: float, chance: float | None = None, low: float | None = None, high: float | None = None) -> Markup:
-    """A bar from 0 to 100 with the band up to chance behind it and the interval as a whisker."""
+def bar(
+    value: float,
+    chance: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    null: float | None = None,
+) -> Markup:
+    """A bar from 0 to 100, the interval as a whisker, and behind it the band that chance gives: its mean, and what it
+    reaches in 19 of 20 draws (`null`)."""
     parts = [_rect(0, 4, 100, 10, "track-back")]
     if chance is not None:
-        parts.append(_rect(0, 1, min(chance, 100), 16, "chance-band"))
+        parts.append(_rect(0, 1, min(max(chance, null or 0), 100), 16, "chance-band"))
     parts.append(_rect(0, 4, min(max(value, 0), 100), 10, "bar-fill"))
     if low is not None and high is not None:
         parts.append(_line(max(low, 0), 9, min(high, 100), 9, "whisker"))
@@ -78,15 +85,79 @@ def bar(value: float, chance: float | None = None, low: float | None = None, hig
     )
 
 
-def plane(easy: Sequence[float], debiased: Sequence[float], kinds: Sequence[str], alt: str) -> Markup:
-    """Each sample by the probability that the easy model (across) and the debiased one (up) give to its label."""
+def plane(easy: Sequence[float], judge: Sequence[float], kinds: Sequence[str], alt: str) -> Markup:
+    """Each sample by the probability that the easy model (across) and the judging one (up) give to its label."""
     side = HEIGHT - TOP - BOTTOM
     parts = [_rect(LEFT, TOP, side, side, "frame"), _line(LEFT, TOP + side, LEFT + side, TOP, "diagonal")]
     for share in (0.0, 0.5, 1.0):
         parts.append(_text(LEFT + share * side, TOP + side + 16, f"{share:.0%}"))
         parts.append(_text(LEFT - 6, TOP + side * (1 - share) + 4, f"{share:.0%}", "end"))
-    for x, y, kind in zip(easy, debiased, kinds, strict=True):
+    for x, y, kind in zip(easy, judge, kinds, strict=True):
         across, up = LEFT + x * side, TOP + (1 - y) * side
-        parts.append(f'<circle class="dot kind-{kind}" cx="{across:.1f}" cy="{up:.1f}" r="3.5"/>')
+        parts.append(f'<circle class="dot kind-{escape(kind)}" cx="{across:.1f}" cy="{up:.1f}" r="3"/>')
     parts.append(_text(LEFT + side / 2, HEIGHT - 6, "easy model"))
     return drawing("".join(parts), alt, LEFT + side + RIGHT + 8, HEIGHT, "figure plane")
+
+
+ROW, NAMES, LONGEST = 22, 150, 22  # of a forest: height of a row, room for names, characters of a name
+
+
+def forest(rows: Sequence[tuple[str, float, float, bool]], alt: str) -> Markup:
+    """A row for each (name, value, chance, flagged), in percent: a tick at chance, a line from it to a dot."""
+    wide, height = WIDTH - NAMES - 2 * RIGHT, ROW * len(rows) + 30
+    parts = []
+    for number in range(5):
+        x = NAMES + wide * number / 4
+        parts += [_line(x, 4, x, height - 22), _text(x, height - 6, f"{25 * number}%")]
+    for number, (name, value, chance, flagged) in enumerate(rows):
+        y = 4 + ROW * (number + 0.5)
+        told = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+        here, there = (NAMES + wide * min(max(each, 0), 100) / 100 for each in (value, chance))
+        kind = "conflicting" if flagged else "aligned"
+        parts += [_text(NAMES - 10, y + 4, told, "end"), _line(there, y, here, y, f"reach {kind}")]
+        parts += [_line(there, y - 6, there, y + 6, "chance-line")]
+        parts.append(f'<circle class="dot kind-{kind}" cx="{here:.1f}" cy="{y:.1f}" r="4.5"/>')
+    return drawing("".join(parts), alt, WIDTH, height)
+
+
+def break_even(
+    before: tuple[float, float],
+    after: tuple[float, float],
+    even: tuple[float, float, float],
+    marks: Sequence[tuple[str, float, float]],
+    alt: str,
+) -> Markup:
+    """Accuracy against the share of cases that go against the rule: a line each for (following, against) before and
+    after, the band where they cross, and bars below for the shares that are known (name, low, high), all in percent."""
+    value, low, high = even
+    wanted = max(2 * min(high, 50.0), *(1.2 * mark[2] for mark in marks), 0.0)
+    far = next((end for end in (4.0, 8.0, 20.0, 40.0, 60.0, 80.0) if wanted <= end), 100.0)
+    height = HEIGHT + 20 * len(marks)
+    wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    ends = [side[0] + (side[1] - side[0]) * share / 100 for side in (before, after) for share in (0.0, far)]
+    bottom, top = max(0.0, min(ends) - 3), min(100.0, max(ends) + 3)
+
+    def at(share: float, accuracy: float) -> tuple[float, float]:
+        return LEFT + wide * share / far, TOP + tall * (top - accuracy) / max(top - bottom, 1e-9)
+
+    x = at(min(low, far), bottom)[0]
+    parts = [_rect(x, TOP, at(min(high, far), bottom)[0] - x, tall, "even-band")]
+    for number in range(5):
+        accuracy = bottom + (top - bottom) * number / 4
+        share = far * number / 4
+        parts += [_line(LEFT, at(0, accuracy)[1], WIDTH - RIGHT, at(0, accuracy)[1])]
+        parts += [_text(LEFT - 6, at(0, accuracy)[1] + 4, f"{accuracy:.0f}%", "end")]
+        parts += [_text(at(share, 0)[0], TOP + tall + 16, f"{share:.3g}%", "middle" if number < 4 else "end")]
+    if value < far:
+        parts.append(_line(at(value, 0)[0], TOP, at(value, 0)[0], TOP + tall, "even-line"))
+    for kind, (follow, against) in (("before", before), ("after", after)):
+        end = follow + (against - follow) * far / 100
+        parts.append(_line(*at(0, follow), *at(far, end), f"course {kind}"))
+    parts.append(_text(LEFT + wide / 2, TOP + tall + 34, "share of cases that go against the rule"))
+    for number, (name, start, stop) in enumerate(marks):
+        y = TOP + tall + 50 + 20 * number
+        left, right = at(min(start, far), 0)[0], at(min(stop, far), 0)[0]
+        parts.append(_rect(left, y - 4, max(right - left, 3), 8, "known"))
+        room = right < LEFT + 0.7 * wide  # else the name stands before its bar
+        parts.append(_text(right + 8 if room else left - 6, y + 4, name, "start" if room else "end"))
+    return drawing("".join(parts), alt, WIDTH, height + 14 * bool(marks))

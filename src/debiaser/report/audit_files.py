@@ -5,7 +5,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ class Audit:
     swaps: Arrays | None
     texts: dict[int, dict[str, Any]]
     notes: tuple[str, ...]
+    text_swaps: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 def read_audit(folder: Path, with_samples: bool = True) -> Audit:
@@ -55,12 +56,14 @@ def read_audit(folder: Path, with_samples: bool = True) -> Audit:
     notes: list[str] = []
     pictures = swaps = None
     texts: dict[int, dict[str, Any]] = {}
+    text_swaps: dict[str, list[dict[str, Any]]] = {}
     if with_samples and findings.get("kind") == "text":
         texts = _optional(folder / "texts.json", _read_texts, notes) or {}
+        text_swaps = _optional(folder / "swaps.json", _read_text_swaps, notes) or {}
     elif with_samples:
         pictures = _optional(folder / "pictures.npz", _read_pictures, notes)
         swaps = _optional(folder / "swaps.npz", _read_swaps, notes)
-    return Audit(findings, scores, digest, pictures, swaps, texts, tuple(notes))
+    return Audit(findings, scores, digest, pictures, swaps, texts, tuple(notes), text_swaps)
 
 
 def _needed(path: Path, read: Callable[[Path], Read]) -> Read:
@@ -134,3 +137,10 @@ def _read_swaps(path: Path) -> Arrays:
 def _read_texts(path: Path) -> dict[int, dict[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"))
     return {int(row): entry for row, entry in content.items()}
+
+
+def _read_text_swaps(path: Path) -> dict[str, list[dict[str, Any]]]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if any(len(each["texts"]) != 3 or len(each["answers"]) != 3 for strips in content.values() for each in strips):
+        raise ValueError("a swap in it has not three texts and three answers")
+    return {str(view): strips for view, strips in content.items()}

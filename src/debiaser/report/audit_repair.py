@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from debiaser.report.audit_figures import break_even
 from debiaser.report.audit_words import interval, p_words, value_of
 from debiaser.report.runs import number
 from debiaser.report.tables import count, spread
@@ -30,6 +31,8 @@ def repair(findings: Part) -> Part | None:
         ],
         "tables": [table for table in (_table(models, *kind) for kind in KINDS) if table],
         "cost": _cost(content.get("cost") or {}),
+        "selection": _selection(content.get("selection") or {}),
+        "price": _price(content.get("price") or {}, findings),
     }
 
 
@@ -86,6 +89,46 @@ def _test(test: Part) -> str:
     where = f" on {test['on']}" if test.get("on") else ""
     detail = f" ({', '.join(parts)})" if parts else ""
     return f"Difference{where}: {difference:+.1f} points{detail}."
+
+
+def _selection(choice: Part) -> Part | None:
+    """How the model was chosen: a sentence, and a line per candidate."""
+    if not choice:
+        return None
+    names = ("criterion", "worst_class", "planted", "overall")
+    rows = [
+        {"name": str(each.get("name")), "chosen": each.get("name") == choice.get("chosen")}
+        | {
+            name: spread(number(each.get(name)), number(each.get("error")) if name == "criterion" else None)
+            for name in names
+        }
+        | {"vetoed": bool(each.get("vetoed"))}
+        for each in choice.get("candidates") or []
+    ]
+    return {"sentence": str(choice.get("sentence") or ""), "rows": rows}
+
+
+def _ends(side: Part) -> tuple[float, float]:
+    """Accuracy on rows that follow the rule and on rows that go against it."""
+    return number(side.get("follow")) or 0.0, number(side.get("against")) or 0.0
+
+
+def _price(price: Part, findings: Part) -> Part | None:
+    """When it pays: the sentence and its picture."""
+    even = price.get("break_even") or {}
+    bounds = [number(even.get(name)) for name in ("value", "low", "high")]
+    if not price or any(bound is None for bound in bounds):
+        return None
+    before, after = (_ends(price.get(side) or {}) for side in ("before", "after"))
+    marks = []
+    for name, share, scale in (("your data", "conflicting_share", 100.0), ("the field", "field", 1.0)):
+        known = findings.get(share) or {}
+        low, high = number(known.get("low")), number(known.get("high"))
+        if low is not None and high is not None:
+            marks.append((name, scale * low, scale * high))
+    sentence = str(price.get("sentence") or "")
+    value, low, high = (bound or 0.0 for bound in bounds)
+    return {"sentence": sentence, "svg": break_even(before, after, (value, low, high), marks, sentence)}
 
 
 def _cost(cost: Part) -> list[tuple[str, str]]:

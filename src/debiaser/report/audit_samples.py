@@ -26,7 +26,8 @@ def page_data(audit: Audit) -> Part:
     """All that the script needs, as plain values for JSON; samples are named by their position in `rows`."""
     order, listed = table_order(audit.scores)
     chosen = _chosen(audit)
-    shown = _unique([row for rows in (*chosen["triplets"], *_turns(chosen), *_rest(chosen)) for row in rows])
+    parts = (chosen["sixty"], *chosen["triplets"], *_turns(chosen), *_rest(chosen))  # all sixty, or they say nothing
+    shown = _unique([row for rows in parts for row in rows])
     shown = shown[:MOST_SAMPLES]
     order = _unique([*order, *shown])
     position = {row: place for place, row in enumerate(order)}
@@ -50,8 +51,9 @@ def page_data(audit: Audit) -> Part:
         "triplets": [_places(rows, kept) for rows in chosen["triplets"] if all(row in kept for row in rows)],
         "mislabelled": _places(chosen["mislabelled"], kept),
         "looks": _places(chosen["looks"], kept),
+        "sixty": _places(chosen["sixty"], kept),
         "sheet": _places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET], kept) if audit.pictures else [],
-        "swaps": _strips(audit.swaps, names),
+        "swaps": _strips(audit.swaps, names) | _text_strips(audit.text_swaps, names),
     }
 
 
@@ -102,6 +104,7 @@ def _chosen(audit: Audit) -> Part:
         "triplets": [each for each in triplets if there.issuperset(each)][:MOST_TRIPLETS],
         "mislabelled": mislabelled[:MOST_MISLABELLED],
         "looks": [row for row in looks if row in there][:MOST_LOOKS],
+        "sixty": [int(row) for row in audit.findings.get("looks") or [] if int(row) in there],
         "others": rows[:: max(len(rows) // SHEET, 1)],
     }
 
@@ -228,6 +231,20 @@ def _strips(swaps: Arrays | None, names: Sequence[str]) -> dict[str, list[Part]]
             told = [names[answer] if 0 <= answer < len(names) else "" for answer in swaps["answers"][place].tolist()]
             strips[str(view)].append({"pictures": pictures, "answers": told})
     return strips
+
+
+def _text_strips(swaps: dict[str, list[Part]], names: Sequence[str]) -> dict[str, list[Part]]:
+    """The same for texts, each cut to what shows the swap."""
+    return {
+        view: [
+            {
+                "texts": [str(text)[:TEXT_LENGTH] for text in strip["texts"]],
+                "answers": [names[answer] if 0 <= answer < len(names) else "" for answer in strip["answers"]],
+            }
+            for strip in strips[:MOST_STRIPS]
+        ]
+        for view, strips in swaps.items()
+    }
 
 
 def _texts(audit: Audit, kept: dict[int, int]) -> dict[int, Part]:

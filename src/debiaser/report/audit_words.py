@@ -20,7 +20,7 @@ VERDICTS = {
 # Words that lose their capital after a colon; others may be names.
 PLAIN = frozenset({"a", "all", "an", "each", "every", "fewer", "in", "it", "most", "no", "none", "one", "the", "this"})
 FEW_LISTED, MOST_LISTED, LONGEST = 8, 200, 500
-MOST_SUSPECTS, MOST_VALUES, MOST_NEVER = 40, 50, 4
+MOST_SUSPECTS, MOST_VALUES, MOST_NEVER, MOST_FOREST = 40, 50, 4, 24
 
 
 def headline(findings: Part) -> Part:
@@ -81,6 +81,7 @@ def noun(findings: Part) -> str:
 
 def views(findings: Part) -> list[Part]:
     """How far the model follows each property that was swapped, strongest first."""
+    later = {str(view.get("name")): view for view in (findings.get("repair") or {}).get("views_after") or []}
     result = []
     for view in findings.get("views") or []:
         follows, chance = number(view.get("follows")) or 0.0, number(view.get("chance")) or 0.0
@@ -91,9 +92,23 @@ def views(findings: Part) -> list[Part]:
         entry: Part = {"name": str(view.get("name")), "title": title[:1].upper() + title[1:]}
         entry |= {"follows": percent(follows), "chance": percent(chance), "excess": _points(excess)}
         entry |= {"p": p_words(view.get("p")), "rows": count(number(view.get("rows")))}
-        entry |= {"nuisance": bool(view.get("nuisance")), "bar": figures.bar(follows, chance, *whisker)}
+        null = number(view.get("null"))
+        entry |= {
+            "nuisance": bool(view.get("nuisance")),
+            "bar": figures.bar(follows, chance, whisker[0], whisker[1], null),
+        }
+        entry["after"] = _after(later.get(entry["name"]))
         result.append((follows - chance, entry))
     return [entry for _, entry in sorted(result, key=lambda pair: -pair[0])]
+
+
+def _after(view: Part | None) -> Part | None:
+    """The same property for the model that was trained against the rule."""
+    if view is None:
+        return None
+    follows, chance = number(view.get("follows")) or 0.0, number(view.get("chance")) or 0.0
+    drawn = figures.bar(follows, chance, null=number(view.get("null")))
+    return {"follows": percent(follows), "bar": drawn, "rows": count(number(view.get("rows")))}
 
 
 def _points(estimate: Part) -> str:
@@ -159,18 +174,51 @@ def scores_figure(findings: Part) -> Part | None:
     return {"svg": figures.histogram(edges, everything, missed, alt), "legend": legend}
 
 
-def plane_figure(data: Part) -> Part | None:
-    """The samples shown, by what both models give to their label; None without a debiased model."""
-    points = []
-    for place, sample in data["samples"].items():
-        if "label_easy" in sample and "label_debiased" in sample:
-            kind = data["kinds"][data["rows"]["kind"][place]]
-            points.append((sample["label_easy"], sample["label_debiased"], kind))
+PLANE = {
+    "aligned": "follows the rule",
+    "conflicting": "goes against it",
+    "mislabelled": "likely mislabelled",
+    "unsure": "unsure",
+    "planted": "made on purpose to go against it",
+}
+
+
+def plane_figure(findings: Part) -> Part | None:
+    """Samples by what the easy and the judging models give to their label, and those made on purpose among them."""
+    points = [
+        (number(each.get("easy")) or 0.0, number(each.get("judge")) or 0.0, str(each.get("kind")))
+        for each in findings.get("plane") or []
+        if str(each.get("kind")) in PLANE
+    ]
     if not points:
         return None
-    alt = f"Probability of the label for {len(points)} samples: easy model across, debiased model up"
-    easy, debiased, kinds = zip(*points, strict=True)
-    return {"svg": figures.plane(easy, debiased, kinds, alt), "n": count(len(points)), "kinds": sorted(set(kinds))}
+    alt = f"Probability of the label for {len(points)} samples: easy model across, judging model up"
+    easy, judge, kinds = zip(*points, strict=True)
+    legend = [(kind, words) for kind, words in PLANE.items() if kind in kinds]
+    return {"svg": figures.plane(easy, judge, kinds, alt), "n": count(len(points)), "legend": legend}
+
+
+def forest_figure(findings: Part) -> Any:
+    """The suspects at a glance; None where there are none."""
+    rows = [
+        (
+            str(entry.get("column")),
+            value_of(entry.get("balanced_accuracy")) or 0.0,
+            value_of(entry.get("chance")) or 0.0,
+            bool(entry.get("flagged")),
+        )
+        for entry in (findings.get("suspects") or [])[:MOST_FOREST]
+    ]
+    rows.sort(key=lambda row: (not row[3], row[2] - row[1]))
+    alt = "How well each column tells the label: " + "; ".join(f"{name} {value:.0f}%" for name, value, _, _ in rows)
+    return figures.forest(rows, alt[:LONGEST]) if rows else None
+
+
+def looks_words(findings: Part) -> str:
+    """What sixty looks are for."""
+    share = findings.get("conflicting_share")
+    between = interval(share, part)
+    return f"The share of {noun(findings)} that go against the rule is {between}." if between else ""
 
 
 def listing(entries: Sequence[Part]) -> Part:

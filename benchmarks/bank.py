@@ -1,0 +1,279 @@
+"""How often the verdict is right: a bank of sets without a shortcut, and coloured digits with one, thresholds frozen.
+
+    python benchmarks/bank.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out benchmarks/results/bank.jsonl
+    python benchmarks/bank.py --out benchmarks/results/bank.jsonl --summary
+
+One JSON line per set; sets that are in the file are not run again, so the same command goes on after a stop. Every line
+carries the thresholds it was ruled by, and a file made under others is refused. Only what the verdict needs is trained:
+the swap test first, then, where that alone would say "no evidence", the easy and the judging models.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from debiaser.auditing import audit, health, reliance
+from debiaser.auditing import verdict as rules
+from debiaser.auditing.asking import find_views, try_swaps
+from debiaser.auditing.audit import Plan
+from debiaser.auditing.kinds import judge_kinds
+from debiaser.auditing.material import Material
+from debiaser.auditing.memory import own_of
+from debiaser.auditing.scoring import Desk, easy_models, plain_models
+from debiaser.auditing.subject import Subject
+from debiaser.auditing.swap import SwapTest
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
+from debiaser.data import digits, inject, raw
+from debiaser.data.partition import folds, units_per_class
+from debiaser.data.split import Split
+from debiaser.learn.engine import Silence
+from debiaser.randomness import derive, numpy_stream
+
+IMBALANCE = 20  # rows of the largest class to those of the smallest, sizes in geometric steps
+DRAWS = 10  # of every set with a shortcut
+SUBSET = 5  # classes of a random subset
+SIZES = {"digits": (1000, 1700)}
+USUAL_SIZES = (3500, 5000)
+
+
+@dataclass(frozen=True)
+class Set:
+    """One set of the bank; rho is the share of rows whose colour is not that of their digit, None without colours."""
+
+    source: str
+    rows: int
+    imbalanced: bool
+    flips: float
+    rho: float | None
+    draw: int
+
+    @property
+    def key(self) -> str:
+        colour = "grey" if self.rho is None else f"rho{self.rho:g}"
+        balance = f"{IMBALANCE}to1" if self.imbalanced else "balanced"
+        return f"{self.source}-{colour}-{balance}-{self.rows}-flips{self.flips:g}-draw{self.draw}"
+
+    @property
+    def shortcut(self) -> bool:
+        """Whether a shortcut was put in."""
+        return self.rho is not None and self.rho < 0.5
+
+
+def bank() -> list[Set]:
+    """All sets, in an order in which any beginning is a fair sample."""
+    plain: list[tuple[str, float | None]] = [
+        *(("digits", None), ("mnist", None), ("fashion_mnist", None), ("mnist", 0.9), ("subset", None)),
+    ]
+    unbiased = [
+        Set(source, rows, imbalanced, flips, rho, draw)
+        for source, rho in plain
+        for imbalanced in (False, True)
+        for flips in (0.0, 0.02, 0.05, 0.1)
+        for draw, rows in enumerate(SIZES.get(source, USUAL_SIZES))
+    ]
+    biased = [
+        Set("mnist", 5000, False, flips, rho, draw)
+        for rho in (0.0, 0.01, 0.05)
+        for flips in (0.0, 0.05)
+        for draw in range(DRAWS)
+    ]
+    return sorted([*unbiased, *biased], key=lambda each: hashlib.blake2b(each.key.encode()).digest())
+
+
+def frozen() -> dict[str, float]:
+    """Every number that a verdict depends on."""
+    plan = Plan()
+    return {
+        "matters_points": rules.MATTERS,
+        "level": reliance.LEVEL,
+        "off_data": rules.OFF_DATA,
+        "eligible": rules.ELIGIBLE,
+        "units": rules.UNITS,
+        "weak": health.WEAK,
+        "few_errors": health.FEW,
+        "confident": audit.CONFIDENT,
+        "recoverable": audit.RECOVERABLE,
+        "permutations": reliance.PERMUTATIONS,
+        "folds": plan.folds,
+        "plain_seeds": plan.plain_seeds,
+        "easy_seeds": plan.seeds,
+        "judge_seeds": plan.judge_seeds,
+    }
+
+
+def grey(source: str, data: Path, stream: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (n, 28, 28) and labels of a source."""
+    if source == "digits":
+        parts = digits.parts().values()
+        return np.concatenate([part.pictures for part in parts]), np.concatenate([part.target for part in parts])
+    name = ("mnist", "fashion_mnist")[stream.integers(2)] if source == "subset" else source
+    found = raw.load(name, data)
+    x, y = found.x_train, found.y_train.astype(np.int64)
+    if source == "subset":
+        kept = np.sort(stream.permutation(10)[:SUBSET])
+        inside = np.isin(y, kept)
+        x, y = x[inside], np.searchsorted(kept, y[inside])
+    return x, y
+
+
+def make(chosen: Set, data: Path) -> Split:
+    """The set as pictures with labels."""
+    stream = numpy_stream(derive(0, "bank", chosen.key), "rows")
+    x, target = grey(chosen.source, data, stream)
+    classes = int(target.max()) + 1
+    share = np.ones(classes) if not chosen.imbalanced else IMBALANCE ** (-np.arange(classes) / (classes - 1))
+    sizes = (chosen.rows * stream.permutation(share) / share.sum()).round().astype(int)
+    mixed = stream.permutation(len(target))
+    rows = np.sort(np.concatenate([mixed[target[mixed] == k][:size] for k, size in enumerate(sizes)]))
+    x, target = torch.from_numpy(np.ascontiguousarray(x[rows])), target[rows]
+    colours = np.ones((len(rows), 3), np.float32)
+    if chosen.rho is not None:
+        colours = inject.draw_colours(inject.draw_bias(target, chosen.rho, classes, stream), stream)
+    labels = inject.flip_labels(target, chosen.flips, classes, stream)
+    pictures = inject.coloured(x, torch.from_numpy(colours))(torch.arange(len(rows)))
+    pictures = (pictures * 255).round().to(torch.uint8)
+    return Split.of(pictures, torch.from_numpy(labels), tuple(str(k) for k in range(classes)))
+
+
+def rule(split: Split, folder: Path) -> tuple[str, list[str], SwapTest | None, str]:
+    """What `audit` would say of this set, its reasons, the swap test, and how far one had to go for it."""
+    own, plan = own_of(split), Plan()
+    y, unit = own.y.numpy(), own.unit
+    if (fewest := int(units_per_class(y, unit).min())) < rules.UNITS:
+        return CANNOT_TELL, [f"A class has only {fewest:,} separate units; {rules.UNITS} are needed."], None, "units"
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "pixels.npy", split.read(torch.arange(len(y))).numpy())
+    subject = Subject(own, Material(folder / "pixels.npy", own.classes, own.identity), None, 28)
+    desk = Desk(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work", Silence())
+    plain = plain_models(desk, plan.plain_seeds)
+    swaps = try_swaps(subject, desk, plain, find_views(subject, desk, ()), Silence())
+    if not isinstance(swaps, SwapTest):
+        return CANNOT_TELL, [str(swaps)], None, "swaps"
+    skill = health.above_chance(plain.answer == y, y)
+    word, reasons = rules.verdict(swaps, Health(skill, health.FEW))
+    if word != NO_EVIDENCE:  # what the easy model says could not change it
+        return word, reasons, swaps, "swaps"
+    easy = easy_models(desk, plan.seeds)
+    missed, stage = int((easy.answer != y).sum()), "easy"
+    rest = False
+    if missed >= health.FEW and audit.many(audit.surely_missed(easy, easy.answer != y), len(y)):
+        rest, stage = audit.recoverable(easy, judge_kinds(desk, easy, plan.judge_seeds), np.arange(len(y)), y), "judge"
+    return *rules.verdict(swaps, Health(skill, missed, rest)), swaps, stage
+
+
+def line_of(chosen: Set, data: Path, work: Path) -> dict[str, Any]:
+    """One set ruled on: what goes into the file."""
+    started, busy = time.perf_counter(), time.process_time()
+    folder = work / chosen.key
+    word, reasons, swaps, stage = rule(make(chosen, data), folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    fired = [each for each in swaps.reliances if rules.fires(each)] if swaps else []
+    views = [
+        {"name": each.name, "follows": each.follows, "chance": each.chance, "p": each.p}
+        | {"low": each.excess.low, "high": each.excess.high}
+        for each in (swaps.reliances if swaps else ())
+    ]
+    return {
+        **asdict(chosen),
+        "key": chosen.key,
+        "verdict": word,
+        "reasons": reasons,
+        "named": fired[0].name if fired else None,
+        "views": views,
+        "stage": stage,
+        "seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(time.process_time() - busy, 1),
+        "thresholds": frozen(),
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """What is in the file; a last line that a stop cut off is left out."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def run(path: Path, data: Path, work: Path, most: int | None) -> Iterator[str]:
+    """Rule on every set that is not in the file; a word on each."""
+    lines = read_lines(path)
+    if any(line["thresholds"] != frozen() for line in lines):
+        sys.exit(f"{path} was made under other thresholds; start a new file")
+    done = {line["key"] for line in lines}
+    waiting = [each for each in bank() if each.key not in done][:most]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for number, chosen in enumerate(waiting, 1):
+        line = line_of(chosen, data, work)
+        with path.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        told = f"{line['verdict']} ({line['named'] or '-'}), {line['cpu_seconds']} s"
+        yield f"{number}/{len(waiting)} {chosen.key}: {told}"
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """False alarms over the sets without a shortcut, and how often the shortcut was named, setting by setting."""
+    unbiased = [line for line in lines if line["rho"] is None or line["rho"] >= 0.5]
+    biased = [line for line in lines if not (line["rho"] is None or line["rho"] >= 0.5)]
+    mnist = [line for line in unbiased if line["source"] == "mnist" and line["rho"] is None and not line["imbalanced"]]
+    settings = sorted({(line["rho"], line["flips"]) for line in biased})
+    return {
+        "sets": len(lines),
+        "of": len(bank()),
+        "unbiased": {"sets": len(unbiased), **counted(unbiased)},
+        "false_alarms": [line["key"] for line in unbiased if line["verdict"] == BIASED],
+        "plain_mnist": {"sets": len(mnist), **counted(mnist)},
+        "with_shortcut": [
+            {
+                "rho": rho,
+                "flips": flips,
+                "draws": len(mine),
+                "biased": sum(line["verdict"] == BIASED for line in mine),
+                "colour_named": sum(line["verdict"] == BIASED and line["named"] == "colour" for line in mine),
+            }
+            for rho, flips in settings
+            for mine in [[line for line in biased if (line["rho"], line["flips"]) == (rho, flips)]]
+        ],
+        "cpu_seconds": round(sum(line["cpu_seconds"] for line in lines)),
+        "thresholds": frozen(),
+    }
+
+
+def counted(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """How many of each verdict."""
+    return {word: sum(line["verdict"] == word for line in lines) for word in (BIASED, NO_EVIDENCE, CANNOT_TELL)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("bank-work"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--most", type=int, help="sets to run now")
+    parser.add_argument("--summary", action="store_true", help="only say what is in the file")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if not chosen.summary:
+        for told in run(chosen.out, chosen.data, chosen.work, chosen.most):
+            print(told, flush=True)
+    found = summary(read_lines(chosen.out))
+    chosen.out.with_suffix(".summary.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Wrong labels beside rows that go against the rule: Colored MNIST with flipped labels, kinds called and accuracy kept.
+
+    python benchmarks/noise.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out benchmarks/results/noise.json
+
+For every setting (rho, share of labels flipped) the rows are examined as `audit` does, then trained: vanilla, plain PGD
+(all draws by score) and PGD whose likely mislabelled rows weigh less. The unbiased test set has clean labels. Models
+are kept in the work folder and finished settings in the file: the same command goes on after a stop.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from debiaser.auditing.audit import Examined, Plan, examine
+from debiaser.auditing.kinds import KINDS, name_kinds
+from debiaser.auditing.material import Material
+from debiaser.auditing.memory import own_of
+from debiaser.auditing.repair import PLAIN_PGD, VANILLA, compete
+from debiaser.auditing.scoring import Desk
+from debiaser.auditing.subject import Subject
+from debiaser.data import cmnist
+from debiaser.data.split import Benchmark
+from debiaser.files import write_json
+from debiaser.learn.engine import Silence
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import effective_sample_size
+
+SETTINGS = ((0.05, 0.0), (0.05, 0.02), (0.01, 0.0), (0.01, 0.05))  # rho, flips
+WEIGHED = "PGD, likely mislabelled rows weigh less"
+EPOCHS = 6  # of the debiased stage; vanilla gets as many more as the first stage takes
+
+
+@dataclass(frozen=True, eq=False)
+class Longer(Material):
+    """The same material, debiased for more epochs: what 54,000 rows need."""
+
+    epochs: int = EPOCHS
+
+    def long_recipe(self, rows: int) -> Recipe:
+        return replace(super().long_recipe(rows), epochs=self.epochs)
+
+
+def pictures(benchmark: Benchmark, rows: int, folder: Path) -> tuple[Path, int]:
+    """Training rows, then all test rows, as bytes in one array on disk; how many are for training."""
+    train = min(rows, len(benchmark.train.y))
+    path = folder / "pixels.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = [
+            (split.read(part) * 255).round().to(torch.uint8).numpy()
+            for split, n in ((benchmark.train, train), (benchmark.test, len(benchmark.test.y)))
+            for part in torch.split(torch.arange(n), 2000)
+        ]
+        temporary = path.with_suffix(".part.npy")
+        np.save(temporary, np.concatenate(parts))
+        temporary.replace(path)
+    return path, train
+
+
+def look(benchmark: Benchmark, rows: int, folder: Path, workers: int) -> tuple[Examined, Material, int]:
+    """The training rows examined."""
+    path, train = pictures(benchmark, rows, folder)
+    own = own_of(benchmark.train.subset(torch.arange(train)))
+    material = Material(path, own.classes, own.identity)
+    examined = examine(Subject(own, material, None, 28), np.arange(train), folder, Plan(workers=workers))
+    return examined, material, train
+
+
+def measure(
+    rho: float, noise: float, data: Path, work: Path, rows: int, seeds: int, epochs: int, workers: int
+) -> dict[str, Any]:
+    """One setting: what the kinds were called, and the unbiased accuracy of the models."""
+    benchmark = cmnist.load(data, rho, 0, noise=noise)
+    examined, material, train = look(benchmark, rows, work / f"rho{rho:g}-flips{noise:g}-{rows}", workers)
+    y, truth = benchmark.train.y, benchmark.truth["train"]
+    flipped = truth.flipped(y)[:train].numpy()
+    conflicting = (truth.conflicting(y)[:train] == 1).numpy() & ~flipped
+    kinds = examined.kinds
+    raw = name_kinds(examined.desk.fold >= 0, kinds.missed, kinds.wrong_by_seed)
+    draws = {PLAIN_PGD: examined.weight(1.0, trusting=False), WEIGHED: examined.weight(1.0)}
+    everything = np.concatenate([benchmark.train.y[:train].numpy(), benchmark.test.y.numpy()])
+    longer = Longer(material.array, material.classes, material.identity, epochs)
+    desk = Desk(longer, everything, np.full(len(everything), -1), examined.desk.folder, Silence(), workers)
+    wide = {name: np.concatenate([weight, np.zeros(len(everything) - train)]) for name, weight in draws.items()}
+    asked = np.arange(train, len(everything))
+    (trial,) = compete(desk, np.arange(train), (asked,), wide, np.arange(len(everything)), seeds)
+    accuracy = {
+        name: [100 * float(each) for each in (trial.contenders[name].answers == trial.labels).mean(1)]
+        for name in (VANILLA, PLAIN_PGD, WEIGHED)
+    }
+    by_score = examined.weight(1.0, trusting=False)
+    return {
+        "rows": train,
+        "rho": rho,
+        "flips": noise,
+        "seeds": seeds,
+        "verdict": examined.verdict,
+        "reasons": examined.reasons,
+        "abstains": kinds.abstains,
+        "planted": examined.controls.plain if examined.controls else None,
+        "noise_among_missed": None if kinds.noise is None else kinds.noise.tolist(),
+        "flipped": counted(raw[flipped]),
+        "conflicting": counted(raw[conflicting]),
+        "others": counted(raw[~flipped & ~conflicting]),
+        "mass_on_flipped": {name: float(weight[flipped].sum()) for name, weight in draws.items()},
+        "effective_rows": effective_sample_size(by_score),
+        "unbiased": accuracy,
+    }
+
+
+def counted(kinds: np.ndarray) -> dict[str, int]:
+    """How many rows of each kind, before any abstention."""
+    return {kind: int((kinds == kind).sum()) for kind in KINDS} | {"all": len(kinds)}
+
+
+def run(chosen: argparse.Namespace) -> Iterator[str]:
+    """Every setting that is not in the file; a word on each."""
+    found: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    for rho, noise in SETTINGS:
+        key = f"rho {rho:g}, flips {noise:g}, rows {chosen.rows}, seeds {chosen.seeds}, epochs {chosen.epochs}"
+        if key not in found:
+            found[key] = measure(
+                rho, noise, chosen.data, chosen.work, chosen.rows, chosen.seeds, chosen.epochs, chosen.workers
+            )
+            write_json(chosen.out, found)
+        told = {name: round(float(np.mean(each)), 1) for name, each in found[key]["unbiased"].items()}
+        yield f"{key}: {told}; flipped {found[key]['flipped']}; conflicting {found[key]['conflicting']}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=54_000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--workers", type=int, default=1)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    for told in run(chosen):
+        print(told, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""From an audit to a model: candidates are trained, one is chosen on validation rows and proven on held-out ones."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from debiaser.auditing.asking import swaps_of
+from debiaser.auditing.audit import Examined
+from debiaser.auditing.jobs import Rows, answer_inputs, read_model
+from debiaser.auditing.price import compared, price
+from debiaser.auditing.repair import Trial, compete, draws_of, report_trial
+from debiaser.auditing.selection import choose_model, plant_trial
+from debiaser.auditing.shares import conflicting_share
+from debiaser.auditing.swap import SwapTest
+
+
+def prove(
+    examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float, field: Any
+) -> tuple[Trial, dict[str, Any]]:
+    """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit."""
+    own, desk = examined.subject.own, examined.desk
+    rehearsal, trial = compete(desk, train, (valid, held_out), draws_of(examined), own.unit, seeds)
+    view = examined.planted.view if examined.planted else None
+    choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
+    trial = replace(trial, chosen=choice.chosen)
+    more = report_trial(trial, choice.rival, own, max_cost)
+    paid = price(trial, choice.rival, desk.seed)
+    if paid is not None:
+        paid["sentence"] = compared(paid["sentence"], conflicting_share(examined).plain, field)
+    after = [each.plain for each in reliances_after(examined, rehearsal, choice.rival)]
+    more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
+    more["selection"], more["price"] = choice.plain, paid
+    return trial, more
+
+
+def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence[Any]:
+    """How far this model's first seed follows each property, asked on validation rows."""
+    if not isinstance(examined.swaps, SwapTest):
+        return ()
+    desk, contender = examined.desk, rehearsal.contenders[name]
+    model = read_model(desk.material, desk.folder / contender.keys[0])
+    answers = np.full(len(examined.pool), -1)
+    answers[examined.place[rehearsal.rows]] = contender.answers[0]
+
+    def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
+        return torch.from_numpy(answer_inputs(model, examined.subject.enter(inputs)).argmax(1))
+
+    test = swaps_of(examined.subject, desk, examined.views, answers, answer)
+    return test.reliances if isinstance(test, SwapTest) else ()

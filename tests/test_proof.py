@@ -1,0 +1,243 @@
+"""Kinds checked on planted rows, a model chosen without bias labels, what it costs, and shares as intervals."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from debiaser.auditing.audit import without_kinds
+from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.field import told
+from debiaser.auditing.kinds import LEAST, Kinds
+from debiaser.auditing.planted import Controls, Planted, called, check_controls
+from debiaser.auditing.price import NEVER, break_even, compared, price
+from debiaser.auditing.repair import VANILLA, Contender, Trial
+from debiaser.auditing.scoring import OutOfFold
+from debiaser.auditing.selection import PlantedTrial, choose_model
+from debiaser.auditing.shares import LOOKS, conflicting_share, looks, mislabelled_share
+from debiaser.auditing.views import VIEWS
+
+PGD = "PGD, 75% of draws by score"
+
+
+# --- kinds and their controls -----------------------------------------------------------------------------------------
+
+
+def peaked(answer: np.ndarray, classes: int = 4, sure: float = 0.94) -> np.ndarray:
+    """(n, k) probabilities of a model that is sure of these answers."""
+    probability = np.full((len(answer), classes), (1 - sure) / (classes - 1))
+    probability[np.arange(len(answer)), answer] = sure
+    return probability
+
+
+def controls_of(judge_sees: float, n: int = 200) -> Controls:
+    """Controls where the judge names the true label of a planted conflict in this share of rows, else the donor's."""
+    stream = np.random.default_rng(0)
+    y, donor = np.arange(n) % 4, (np.arange(n) + 1) % 4
+    sees = stream.random(n) < judge_sees
+    easy = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
+    judge = OutOfFold(np.stack([peaked(y)] * 2), np.zeros((2, n)), ())
+    said = peaked(np.where(sees, y, donor))
+    planted = Planted(VIEWS[0], np.arange(n), donor, peaked(donor), np.stack([said] * 2))
+    desk: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
+    kinds = Kinds(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
+    return check_controls(planted, desk, easy, kinds, np.arange(n))
+
+
+def test_planted_rows_are_called_by_the_same_rule_as_all_others() -> None:
+    controls = controls_of(0.9)
+    assert controls.found.value == 100 and controls.flips_called.value == 100
+    assert 4 < controls.conflicts_called.value < 16
+    assert controls.doubts == "" and "made on purpose" in controls.words
+
+
+def test_kinds_abstain_where_planted_conflicts_are_called_mislabelled() -> None:
+    controls = controls_of(0.6)
+    assert controls.conflicts_called.value > 20 and "no kind is asserted" in controls.doubts
+    kinds = Kinds(
+        np.array([True, True, False]), np.array([[0.9, 0.1, 0.0]]), np.array(["mislabelled", "conflicting", "aligned"])
+    )
+    silent = without_kinds(kinds, controls.doubts)
+    assert list(silent.kind) == ["unsure", "unsure", "aligned"] and np.array_equal(silent.wrong, kinds.wrong)
+    assert (silent.trust == 1).all()
+
+
+def test_too_few_planted_rows_that_fool_the_easy_model_prove_nothing() -> None:
+    assert "19 rows" in replace(controls_of(0.9, 200), conflicts=19).doubts
+
+
+def test_a_kind_needs_all_seeds_also_of_planted_rows() -> None:
+    y = np.array([0])
+    doubts, trusts = peaked(np.array([1])), peaked(y)
+    both = np.stack([doubts, doubts]), np.stack([doubts, trusts])
+    assert [called(doubts, each, y, np.array([0.5, 0.5])).tolist() for each in both] == [[True], [False]]
+
+
+def test_likely_mislabelled_rows_weigh_less_and_never_nothing() -> None:
+    judge = OutOfFold(np.ones((1, 3, 2)) / 2, np.zeros((1, 3)), ())
+    kinds = Kinds(np.array([True, True, False]), np.array([[1.0, 0.3, 0.0]]), np.array(["", "", ""]), judge)
+    assert kinds.trust == pytest.approx([LEAST, 0.7, 1.0])
+
+
+# --- selection --------------------------------------------------------------------------------------------------------
+
+
+def trial_of(right: dict[str, np.ndarray], misses: np.ndarray | None = None, seeds: int = 3) -> Trial:
+    """A trial on two classes in which each model is right where `right` (m,) says so, in every seed."""
+    m = len(next(iter(right.values())))
+    labels = np.arange(m) % 2
+    contenders = {
+        name: Contender(name, np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
+        for name, each in right.items()
+    }
+    return Trial(
+        np.arange(m), labels, np.arange(m), np.zeros(m, bool) if misses is None else misses, contenders, 1, seeds
+    )
+
+
+def share_right(share: float, m: int = 400) -> np.ndarray:
+    return np.random.default_rng(int(1000 * share)).random(m) < share
+
+
+def planted_of(right: dict[str, float], m: int = 400) -> PlantedTrial:
+    return PlantedTrial(
+        "colour cast", np.arange(m), {name: np.tile(share_right(each), (3, 1)) for name, each in right.items()}
+    )
+
+
+def test_planted_accuracy_decides_where_the_worst_class_cannot() -> None:
+    same = trial_of({VANILLA: share_right(0.95), PGD: share_right(0.949)})
+    choice = choose_model(same, planted_of({VANILLA: 0.3, PGD: 0.9}), 2.0)
+    assert choice.chosen == PGD and "colour cast of another class" in choice.sentence
+    rows = {row["name"]: row for row in choice.candidates}
+    assert rows[PGD]["criterion"] == pytest.approx((rows[PGD]["worst_class"] + rows[PGD]["planted"]) / 2)
+
+
+def test_what_is_no_better_than_its_error_stays_vanilla() -> None:
+    close = trial_of({VANILLA: share_right(0.9), PGD: share_right(0.905)})
+    choice = choose_model(close, planted_of({VANILLA: 0.9, PGD: 0.905}), 2.0)
+    assert (choice.chosen, choice.rival) == (VANILLA, PGD)
+
+
+def test_a_model_that_costs_too_much_is_out_however_good_elsewhere() -> None:
+    costly = trial_of({VANILLA: share_right(0.95), PGD: share_right(0.9)})
+    planted = planted_of({VANILLA: 0.1, PGD: 0.99})
+    assert choose_model(costly, planted, 2.0).chosen == VANILLA
+    assert "costing more than 2 points" in choose_model(costly, planted, 2.0).sentence
+    assert choose_model(costly, planted, 20.0).chosen == PGD
+
+
+def test_without_a_named_property_the_worst_class_decides() -> None:
+    even = np.arange(400) % 2 == 0
+    vanilla, better = even | share_right(0.4), even | share_right(0.9)
+    choice = choose_model(trial_of({VANILLA: vanilla, PGD: better}), None, 2.0)
+    assert choice.chosen == PGD and "no property is named" in choice.sentence
+    assert choice.candidates[0]["worst_class"] == pytest.approx(100 * vanilla[~even].mean())
+
+
+# --- the price --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cost", "gain", "share"), [(1, 9, 10), (0, 5, 0), (-1, 5, 0), (2, 0, NEVER), (2, -3, NEVER)])
+def test_break_even(cost: float, gain: float, share: float) -> None:
+    assert break_even(cost, gain) == pytest.approx(share)
+
+
+def test_the_price_is_what_the_accuracies_say() -> None:
+    """At the break-even share both models are as good; the interval holds it and the sentence names it."""
+    misses = np.arange(1000) % 5 == 0
+    stream = np.random.default_rng(0)
+    before = np.where(misses, stream.random(1000) < 0.4, stream.random(1000) < 0.98)
+    after = np.where(misses, stream.random(1000) < 0.8, stream.random(1000) < 0.95)
+    found = price(trial_of({VANILLA: before, PGD: after}, misses), PGD)
+    assert found is not None
+    share = found["break_even"]["value"] / 100
+
+    def expected(side: dict[str, float]) -> float:
+        return (1 - share) * side["follow"] + share * side["against"]
+
+    assert expected(found["before"]) == pytest.approx(expected(found["after"]))
+    assert found["gain"]["value"] == pytest.approx(100 * (after[misses].mean() - before[misses].mean()))
+    assert found["break_even"]["low"] < 100 * share < found["break_even"]["high"]
+    assert f"more than {100 * share:.1f}% [" in found["sentence"]
+    here = {"low": 0.0, "high": 0.012}
+    words = compared(found["sentence"], here, {"value": 20.0, "low": 15.0, "high": 25.0})
+    assert "your data: between 0.0% and 1.2%" in words and "20.0% [15.0, 25.0]" in words
+    assert price(trial_of({VANILLA: before, PGD: after}), PGD) is None  # no row goes against the rule
+
+
+def test_rows_of_one_unit_are_one_piece_of_evidence() -> None:
+    misses = np.arange(400) % 2 == 0
+    stream = np.random.default_rng(1)
+    before, after = (np.repeat(stream.random(40) < share, 10) for share in (0.9, 0.5))
+    alone = trial_of({VANILLA: before, PGD: after}, misses)
+    together = replace(alone, unit=np.repeat(np.arange(40), 10))
+
+    def width(trial: Trial) -> float:
+        cost = price(trial, PGD)["cost"]  # type: ignore[index]
+        return float(cost["high"] - cost["low"])
+
+    assert width(together) > 1.5 * width(alone)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_share_in_the_field_is_corrected_by_what_is_known_here() -> None:
+    stream, n = np.random.default_rng(3), 2000
+    follow, against = stream.random(n) < 0.05, stream.random(n) < 0.85
+    field = stream.random(n) < 0.3 * 0.85 + 0.7 * 0.05
+    found = told(follow, against, field, np.arange(n), np.arange(n), np.arange(n), 0)
+    assert found["low"] < 30 < found["high"] and found["value"] == pytest.approx(30, abs=4)
+    silent = told(follow, follow, field, np.arange(n), np.arange(n), np.arange(n), 0)
+    assert silent["value"] is None and "cannot be counted" in silent["sentence"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """As much of an examination as shares need."""
+
+    pool: np.ndarray
+    desk: Any
+    easy: Any
+    kinds: Kinds
+    controls: Any
+    confirmed: np.ndarray
+
+
+def made(missed: int = 100, n: int = 1000, controls: Any = None, why: str = "nobody knows", marks: Any = ()) -> Any:
+    wrong = np.zeros((1, n))
+    wrong[:, :missed] = 0.5
+    kind = np.where(np.arange(n) < missed, "unsure", "aligned").astype(object)
+    confirmed = np.array([row for row, _ in marks], np.int64)
+    for row, mark in marks:
+        kind[row] = mark
+    answers = np.where(np.arange(n) < missed, 1, 0)
+    kinds = Kinds(np.arange(n) < missed, wrong, kind.astype(str), abstains=why)
+    desk, easy = SimpleNamespace(y=np.zeros(n, np.int64), seed=0), SimpleNamespace(answer=answers)
+    return Made(np.arange(n), desk, easy, kinds, controls, confirmed)
+
+
+def test_without_controls_and_looks_the_share_is_anywhere_up_to_all_that_is_missed() -> None:
+    share = conflicting_share(made())
+    assert (share.low, share.high) == (0, pytest.approx(0.1))
+    assert mislabelled_share(made()).low == 0
+
+
+def test_planted_rows_bound_the_share_above() -> None:
+    """If half of the planted rows are missed, twice as many rows may go against the rule as are missed."""
+    controls = Controls("colour", "colour", 600, Estimate(50, 50, 50), Estimate(5, 5, 5), 600, Estimate(99, 98, 100))
+    assert conflicting_share(made(controls=controls)).high == pytest.approx(0.2)
+
+
+def test_looks_bound_the_share_below_once_all_are_marked() -> None:
+    drawn = looks(made())
+    assert len(drawn) == LOOKS and (drawn < 100).all() and len(np.unique(drawn)) == LOOKS
+    some = conflicting_share(made(marks=[(row, "conflicting") for row in drawn[:10]]))
+    assert some.low == pytest.approx(0.01) and "10 of the 60" in some.method
+    every = conflicting_share(
+        made(marks=[(row, "conflicting" if n < 45 else "mislabelled") for n, row in enumerate(drawn)])
+    )
+    assert 0.06 < every.low < 0.075 and every.low <= every.value <= every.high
