@@ -1,8 +1,8 @@
 """The gallery page from finished runs: `python docs/making/gallery.py RUNS_DIR...`.
 
 For every benchmark among the runs: its table, and per class the training pictures with the highest and the lowest
-score of one run that has scores. Writes docs/gallery.md and docs/pictures/gallery_*.png; benchmarks that are on the page
-and not among these runs stay on it.
+score of one run that has scores. Writes docs/gallery.md and docs/pictures/gallery_*.png; benchmarks that are on the
+page and not among these runs stay on it.
 """
 
 import re
