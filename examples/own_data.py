@@ -1,6 +1,6 @@
 """An audit of a folder of pictures: `python examples/own_data.py [FOLDER]`.
 
-Without a folder, one is made: three digits as PNG files, drawn in a colour that goes with the digit in 95% of them. The
+Without a folder, one is made: two digits as PNG files, drawn in a colour that goes with the digit in 95% of them. The
 audit is not told about the colour. The same as a command: `debiaser audit FOLDER`.
 """
 
@@ -15,7 +15,7 @@ from debiaser import audit
 from debiaser.data import digits
 
 
-def make_pictures(folder: Path, classes: tuple[int, ...] = (3, 5, 8), rho: float = 0.05) -> Path:
+def make_pictures(folder: Path, classes: tuple[int, ...] = (0, 1), rho: float = 0.05) -> Path:
     """One folder per class, with the coloured digits of that class that ship with the package."""
     train = digits.load(None, rho, 0).train
     for batch in train.batches(256):

@@ -212,7 +212,7 @@ def checked_verdicts(listed: str, baseline: Path | None) -> tuple[str, ...]:
 
     try:
         before = json.loads(baseline.read_text())["verdict"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Problem(f"cannot read a verdict from {baseline}: give the audit.json of an earlier audit") from error
     return tuple(name for name in failing if name != str(before).replace(" ", "-"))
 

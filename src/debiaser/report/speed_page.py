@@ -88,13 +88,13 @@ def ratio_figure(claims: Sequence[Found]) -> Markup:
         place, ticks, names = 0.0, [], []
         for claim in claims:
             place -= 1.1
-            words = {"weight": "bold", "fontsize": 9, "va": "center"}
+            words: dict[str, Any] = {"weight": "bold", "fontsize": 9, "va": "center"}
             axes.annotate(claim["title"], (0, place), (4, 0), ("axes fraction", "data"), "offset points", **words)
             for way, spread in claim["ratios"].items():
                 place -= 1
                 axes.plot([spread["low"], spread["high"]], [place, place], color=SERIES[1], linewidth=2.2, alpha=0.6)
                 axes.plot([spread["median"]], [place], "o", color=SERIES[1], markersize=5.5)
-                beside = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+                beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
                 axes.annotate(times(spread["median"]), (spread["high"], place), (7, 0), **beside)
                 ticks.append(place)
                 names.append(way)

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F  # noqa: N812
@@ -93,12 +95,12 @@ def scoring(quick: bool) -> Iterator[Ways]:
 
     def forward() -> None:
         with evaluating(model):
-            for part in x.split(256):
+            for part in torch.split(x, 256):
                 model(part)
 
     def each() -> Tensor:
         found = []
-        for one, label in zip(x[:few].split(1), y[:few].split(1), strict=True):
+        for one, label in zip(torch.split(x[:few], 1), torch.split(y[:few], 1), strict=True):
             model.zero_grad()
             F.cross_entropy(model(one), label).backward()  # type: ignore[no-untyped-call]
             found.append(model.fc.weight.grad.norm())  # type: ignore[union-attr]
@@ -122,7 +124,9 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, values, (one[None],)), label[None])
 
     each_gradient = vmap(grad(loss), in_dims=(None, 0, 0))
-    parts = [each_gradient(values, a, b)["fc.weight"] for a, b in zip(x.split(32), y.split(32), strict=True)]
+    parts = [
+        each_gradient(values, a, b)["fc.weight"] for a, b in zip(torch.split(x, 32), torch.split(y, 32), strict=True)
+    ]
     return torch.cat([part.flatten(1).norm(dim=1) for part in parts])
 
 
@@ -133,6 +137,7 @@ def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
     except ImportError:
         return {}
     copy = SimConv1()
+    weight: Any = copy.fc.weight  # opacus gives it the gradients of the samples
     copy.load_state_dict(model.state_dict())
     for name, parameter in copy.named_parameters():
         parameter.requires_grad_(name == "fc.weight")
@@ -142,10 +147,10 @@ def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
 
     def run() -> Tensor:
         found = []
-        for a, b in zip(x.split(256), y.split(256), strict=True):
+        for a, b in zip(torch.split(x, 256), torch.split(y, 256), strict=True):
             wrapped.zero_grad()
             F.cross_entropy(wrapped(a), b).backward()  # type: ignore[no-untyped-call]
-            found.append(copy.fc.weight.grad_sample.flatten(1).norm(dim=1))  # type: ignore[operator]
+            found.append(weight.grad_sample.flatten(1).norm(dim=1))
         return torch.cat(found)
 
     return {"opacus, last layer": Way(run)}
@@ -180,10 +185,10 @@ def augmenting(quick: bool) -> Iterator[Ways]:
 
     def by_pillow() -> None:
         for picture in pixels:
-            usual.as_tensor(usual.augment(usual.Image.fromarray(picture), rng))
+            usual.as_tensor(usual.augment(Image.fromarray(picture), rng))
 
     def in_batches(change: object) -> None:
-        for part in x.split(BATCH):
+        for part in torch.split(x, BATCH):
             change(part)  # type: ignore[operator]
 
     ways = {"ours": Way(partial(in_batches, lambda part: PAPER(part, generator))), "Pillow": Way(by_pillow)}
