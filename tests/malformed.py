@@ -1,4 +1,4 @@
-"""Files that are almost right: a valid one, cut, spliced and changed by a numbered draw, so that a case can be seen again."""
+"""Files that are almost right: a valid one, cut, spliced and changed by a numbered draw that can be seen again."""
 
 import random
 import time

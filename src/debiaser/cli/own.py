@@ -221,10 +221,13 @@ def read_array(path: Path) -> Any:
     """The array in an `.npy` file."""
     import numpy as np
 
+    from debiaser.data.formats import BAD_HEADER
+
     try:
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise Problem(f"cannot read {path} as an array: {error}; save it with numpy.save") from error
+    except (OSError, EOFError, *BAD_HEADER) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Problem(f"cannot read {path} as an array: {reason}; save it with numpy.save") from error
 
 
 def show(findings: Any, as_json: bool) -> None:

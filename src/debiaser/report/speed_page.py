@@ -54,7 +54,7 @@ def table(claim: Found) -> dict[str, Any]:
         cells += [f"{claim['differences'][way]:.1e}" if way in claim["differences"] else "–"] * bool(
             claim["differences"]
         )
-        cells += [f"{memory[way]:,.0f}"] if memory else []
+        cells += [f"{memory[way]:,.0f}" if way in memory else "–"] if memory else []
         lines.append({"way": way, "cells": cells})
     rounds = max((spread["rounds"] for spread in ratios.values()), default=0)
     caption = f"Median over {rounds} rounds, taken in turns"

@@ -100,7 +100,7 @@ def in_fresh_process(*words: str) -> str:
     variables = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     line = [sys.executable, *words]
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=variables)  # noqa: S603 (our own words)
-    return done.stdout.strip().splitlines()[-1]
+    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
