@@ -39,7 +39,7 @@ from debiaser.report.runs import UNREADABLE, read_details, read_result
 from malformed import survives
 from test_report import new_result, write_run
 
-SHORT, LONG = 200, 10_000
+SHORT, LONG = 120, 10_000
 Readers = dict[str, tuple[list[bytes], Callable[[bytes], object], tuple[type[Exception], ...]]]
 
 
@@ -239,8 +239,8 @@ def test_every_option_of_train_is_taken_or_refused(
 
 # Arguments with which a command ends before it would do any work: what is refused is what comes with them.
 WITHOUT_WORK = {
-    "audit": ["no-such-place"],
-    "debias": ["no-such-place"],
+    "audit": ["/no/such/place.csv"],  # a bare name would be asked of the hub
+    "debias": ["/no/such/place.csv"],
     "predict": ["no-such-model", "x"],
     "report": ["no-such-runs"],
     "train": ["no-such-dataset", "--method", "pgd"],

@@ -35,7 +35,10 @@ def write_speed_page(found: Found, destination: Path) -> Path:
 
 def facts(environment: Mapping[str, Any]) -> str:
     """The machine and the versions in one line."""
-    told = [f"{environment['cores']} cores", f"{environment['threads']} threads for torch"]
+    told = [
+        f"{environment['cores']} cores",
+        f"torch with {environment['threads']} thread{'s' * (environment['threads'] != 1)}",
+    ]
     told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
     return ", ".join([*told, environment["platform"]])
 

@@ -38,7 +38,7 @@ CLAIMS: dict[str, Claim] = {
     "augmenting": Claim("Augmentation of 28-pixel pictures", made.augmenting),
     "decoding": Claim("JPEG files of 224 pixels as batches", made.decoding),
     "decoding-large": Claim("JPEG files of 1024 pixels as batches of 224", partial(made.decoding, side=1024), 5),
-    "start-up": Claim("Start of `debiaser --help`", made.starting, 5, memory=False),
+    "start-up": Claim("Start of debiaser --help", made.starting, 5, memory=False),
 }
 
 
