@@ -13,17 +13,19 @@ MADE := $(VENV)/made-$(VERSION)
 
 EXTRAS_package :=
 EXTRAS_test := [test,dev]
-EXTRAS_all := [all,oracles,test,dev]
+EXTRAS_docs := [docs]
+EXTRAS_all := [all,oracles,test,dev,docs]
 
-.PHONY: help demo test setup check results faults clean
+.PHONY: help demo test setup check results faults docs clean
 
 help:
 	@echo "make demo      install the package alone into $(VENV), run the demo, say where the page is"
 	@echo "make test      install what the tests need, then the checks and the whole test suite"
 	@echo "make setup     install every extra, for people who work on debiaser"
-	@echo "make check     ruff and mypy --strict"
+	@echo "make check     ruff, mypy --strict, and known vulnerabilities of what is installed"
 	@echo "make results   the tables in README and docs, from results/"
 	@echo "make faults    the long fault suite"
+	@echo "make docs      the documentation site, in site/, with every link checked"
 	@echo "make clean     remove $(VENV), caches and build files; runs and data stay"
 
 demo: $(MADE)/package
@@ -39,6 +41,7 @@ check: $(MADE)/test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict src
+	$(PY) tests/known_vulnerabilities.py
 
 results: $(MADE)/package
 	$(PY) -m debiaser.bench.readme
@@ -46,8 +49,12 @@ results: $(MADE)/package
 faults: $(MADE)/test
 	OMP_NUM_THREADS=1 $(PY) -m pytest -rs -m long
 
+docs: $(MADE)/docs
+	$(PY) -m mkdocs build --strict
+	@echo "The pages: $(CURDIR)/site/index.html"
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 PIP := $(PY) -m pip --disable-pip-version-check -qq install -c constraints.txt

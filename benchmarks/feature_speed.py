@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, Dataset
 
+from debiaser.bench.speed.timing import Spread, in_fresh_process, peak_mb
 from debiaser.data import weights
 from debiaser.data.pictures import Files, Pictures
 from debiaser.learn.efficientnet import EfficientNetLite0
@@ -88,20 +87,13 @@ def timed(function: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - started, sum(after[:4]) - sum(before[:4])
 
 
-def peak() -> float:
-    """Peak memory of this process in GB, from Linux's own count: ru_maxrss would be at least that of our parent."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1e6
-
-
 def memory(folder: Path, count: int) -> float:
     """Peak memory in GB of a fresh process that computes the features of so many pictures."""
-    line = [sys.executable, __file__, "--folder", str(folder), "--only", str(count)]
-    return float(subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-1])
+    return float(in_fresh_process(__file__, "--folder", str(folder), "--only", str(count)))
 
 
 def spread(ratios: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "rounds": len(ratios)}
+    return Spread.of(ratios).plain()
 
 
 def compare(folder: Path, rounds: int, count: int) -> dict[str, object]:
@@ -132,7 +124,7 @@ def main() -> None:
         folder = chosen.folder or Path(temporary)
         if chosen.only:
             ours(find_encoder("image"), make_pictures(folder, chosen.only), folder)
-            print(peak())
+            print(peak_mb() / 1024)
             return
         found = compare(folder, chosen.rounds, chosen.count)
         found["peak resident memory, GB, by number of pictures"] = {str(n): memory(folder, n) for n in chosen.sizes}

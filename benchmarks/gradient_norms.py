@@ -10,10 +10,6 @@ that of fresh processes.
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +21,7 @@ from torch.utils.data import TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, ResNetConfig, ResNetForImageClassification
 
 from debiaser import gradient_norms
+from debiaser.bench.speed.timing import Way, difference, in_fresh_process, interleaved, peak_mb, ratio
 from debiaser.learn.calls import logits_of
 from debiaser.learn.nets import SimConv1
 
@@ -130,7 +127,7 @@ def forward_and_backward(model: nn.Module, x: Tensor, y: Tensor) -> Run:
     return run
 
 
-def ways(name: str) -> dict[str, tuple[Run, float]]:
+def ways(name: str) -> dict[str, Way]:
     """Every way, and by how much its time is to be scaled."""
     make, inputs, classes, samples = NETWORKS[name]
     torch.manual_seed(0)
@@ -138,47 +135,32 @@ def ways(name: str) -> dict[str, tuple[Run, float]]:
     x, y = inputs(samples), torch.randint(0, classes, (samples,))
     state, part = model.state_dict(), max(8, samples // 16)
     return {
-        "ours": (ours(model, x, y), 1),
-        "forward": (forward(model, x), 1),
-        "loop": (loop(model, x, y, part), samples / part),
-        "vmap": (by_vmap(model, x[:BATCH], y[:BATCH], False), samples / BATCH),
-        "vmap, last layer": (by_vmap(model, x, y, True), 1),
-        "opacus": (by_opacus(make, state, x, y, False), 1),
-        "opacus, last layer": (by_opacus(make, state, x, y, True), 1),
-        "forward and backward": (forward_and_backward(model, x, y), 1),
-        "ours, whole network": (ours(model, x, y, "all"), 1),
+        "ours": Way(ours(model, x, y), 1),
+        "forward": Way(forward(model, x), 1),
+        "loop": Way(loop(model, x, y, part), samples / part),
+        "vmap": Way(by_vmap(model, x[:BATCH], y[:BATCH], False), samples / BATCH),
+        "vmap, last layer": Way(by_vmap(model, x, y, True), 1),
+        "opacus": Way(by_opacus(make, state, x, y, False), 1),
+        "opacus, last layer": Way(by_opacus(make, state, x, y, True), 1),
+        "forward and backward": Way(forward_and_backward(model, x, y), 1),
+        "ours, whole network": Way(ours(model, x, y, "all"), 1),
     }
 
 
 def measured(name: str, rounds: int) -> dict[str, object]:
     """Ratios of times, and the largest relative difference from ours."""
     runs = ways(name)
-    results = {way: run() for way, (run, _) in runs.items()}  # also warms up
+    results = {way: each.run() for way, each in runs.items()}  # also warms up
+    times = interleaved(runs, rounds)
     found: dict[str, object] = {"samples": len(results["ours"])}
-    times: list[dict[str, float]] = []
-    for _ in range(rounds):
-        times.append({})
-        for way, (run, factor) in runs.items():
-            started = time.perf_counter()
-            run()
-            times[-1][way] = (time.perf_counter() - started) * factor
     for way in ("loop", "vmap", "vmap, last layer", "opacus", "opacus, last layer"):
-        apart = (results[way].detach() / results["ours"][: len(results[way])] - 1).abs().max()
-        found[way] = {"times ours": ratio(times, way, "ours"), "largest difference": float(apart)}
-    found["ours over a forward pass"] = ratio(times, "ours", "forward")
-    found["whole network over forward and backward"] = ratio(times, "ours, whole network", "forward and backward")
+        apart = difference(results["ours"], results[way])
+        found[way] = {"times ours": ratio(times, way, "ours").plain(), "largest difference": apart}
+    found["ours over a forward pass"] = ratio(times, "ours", "forward").plain()
+    found["whole network over forward and backward"] = ratio(
+        times, "ours, whole network", "forward and backward"
+    ).plain()
     return found
-
-
-def ratio(times: list[dict[str, float]], upper: str, lower: str) -> dict[str, float]:
-    ratios = [each[upper] / each[lower] for each in times]
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-
-
-def peak_memory(way: str) -> float:
-    """GB at the most, in a fresh process that does nothing else."""
-    line = [sys.executable, __file__, "--peak", way]
-    return float(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def show_peak(way: str) -> None:
@@ -186,9 +168,7 @@ def show_peak(way: str) -> None:
     model, x, y = resnet18().eval(), torch.randn(64, 3, 64, 64), torch.randint(0, 10, (64,))
     whole = {"forward": forward(model, x), "ours": ours(model, x, y), "ours, whole network": ours(model, x, y, "all")}
     (whole[way] if way in whole else by_vmap_at_once(model, x, y))()
-    # Not ru_maxrss: a process inherits that of the one that started it.
-    status = Path("/proc/self/status").read_text()
-    print(int(status.split("VmHWM:")[1].split()[0]) / 2**20)
+    print(peak_mb() / 1024)
 
 
 def by_vmap_at_once(model: nn.Module, x: Tensor, y: Tensor) -> Run:
@@ -208,7 +188,10 @@ def main() -> None:
         show_peak(chosen.peak)
         return
     found: dict[str, object] = {name: measured(name, chosen.rounds) for name in NETWORKS}
-    peaks = {way: peak_memory(way) for way in ("forward", "ours", "ours, whole network", "vmap")}
+    peaks = {
+        way: float(in_fresh_process(__file__, "--peak", way))
+        for way in ("forward", "ours", "ours, whole network", "vmap")
+    }
     found["peak memory on ResNet-18, GB"] = peaks
     found["peak memory: ours over forward"] = peaks["ours"] / peaks["forward"]
     found["peak memory: vmap over ours"] = peaks["vmap"] / peaks["ours"]

@@ -21,25 +21,21 @@ DRAWN, BYTES_A_ROW = 10**6, 4 + 8 + 8
 BEGIN, END = "<!-- measured: large sampling -->", "<!-- end of measured -->"
 
 
-def peak_gb() -> float:
-    """The most that this process has held; unlike ru_maxrss, without that of the process that started it."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**20
-
-
 def measure(rows: int) -> dict[str, float]:
     """Seconds and GB of one size, in this process."""
     import torch
 
     from debiaser import ScoreSampler
+    from debiaser.bench.speed.timing import peak_mb
 
-    empty = peak_gb()
+    empty = peak_mb() / 1024
     scores = torch.empty(rows).exponential_(generator=torch.Generator().manual_seed(0))
     started = time.perf_counter()
     sampler = ScoreSampler(scores, length=DRAWN)
     prepared = time.perf_counter()
     sampler.draw(0)
     drawn = time.perf_counter()
-    peak = peak_gb()
+    peak = peak_mb() / 1024
     return {
         "rows": rows,
         "prepare_s": prepared - started,

@@ -9,12 +9,12 @@ others wait, then by all of them on the same global batches. The ratio of a roun
 import argparse
 import json
 import os
-import statistics
 import time
 from pathlib import Path
 
 import torch
 
+from debiaser.bench.speed.timing import Spread
 from debiaser.data import cmnist
 from debiaser.data.augment import PAPER
 from debiaser.data.split import Benchmark
@@ -64,12 +64,7 @@ def main() -> None:
             ratios.append(alone / many.run(chosen.steps))
         ratios = ratios[1:]  # the first round warms up
         found = {
-            "throughput of all processes over one": {
-                "median": statistics.median(ratios),
-                "low": min(ratios),
-                "high": max(ratios),
-                "rounds": len(ratios),
-            },
+            "throughput of all processes over one": Spread.of(ratios).plain(),
             "processes": processes.size,
             "threads of each": torch.get_num_threads(),
             "cores": os.cpu_count(),

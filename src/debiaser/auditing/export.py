@@ -24,6 +24,7 @@ from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
 
 FORMAT = 1
+LARGEST = 4096  # pixels of a side
 NETWORK = ("network", "features")
 PARTS = ("before", "controls", "after")
 
@@ -142,13 +143,25 @@ def read_exported(folder: Path, device: str = "cpu") -> Exported:
     try:
         config = json.loads((folder / "config.json").read_text())
         state = read_tensors(folder / "model.safetensors").tensors
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise Problem(
             f"{folder} holds no exported model that can be read ({error}); `debiaser debias` makes one"
         ) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
-    how = config["preprocessing"]
+    try:
+        return _exported(folder, config, state, device)
+    except Problem:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, MemoryError) as error:
+        raise Problem(f"the config.json in {folder} is not whole; export the model again") from error
+
+
+def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor], device: str) -> Exported:
+    """The model that a config describes, with these weights."""
+    how, size = config["preprocessing"], config["preprocessing"]["size"]
+    if not (isinstance(size, int) and 0 <= size <= LARGEST):
+        raise ValueError(size)
     encoder = find_encoder(config["kind"], how["encoder"], device) if how["encoder"] else None
     if encoder is not None and encoder.identity != how["encoder_identity"]:
         raise Problem(
@@ -165,7 +178,7 @@ def read_exported(folder: Path, device: str = "cpu") -> Exported:
     except RuntimeError as error:
         raise Problem(f"the weights in {folder} do not fit its config.json; export the model again") from error
     enter = as_float if encoder is None else encoder.enter if whole else encoder.encode
-    return Exported(model.eval(), tuple(config["classes"]), config["kind"], how["size"], enter)
+    return Exported(model.eval(), tuple(map(str, config["classes"])), str(config["kind"]), size, enter)
 
 
 def predictions(exported: Exported, names: Sequence[str], probability: NDArray[np.float64]) -> list[dict[str, Any]]:

@@ -75,7 +75,10 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
             f"({len(own.excluded):,} were left out): give one row each, in the order of the data"
         )
     if probability.ndim == 2 and probability.shape[1] != len(own.classes):
-        raise Misuse(f"the probabilities are for {probability.shape[1]} classes, the data has {len(own.classes)}")
+        raise Misuse(
+            f"the probabilities are for {probability.shape[1]} classes, the data has {len(own.classes)}; "
+            "give one column for each class, in their order"
+        )
     y, probability = checked(own.y.numpy(), probability)
     lengths = checked_features(features, len(y))
     score = np.maximum(scores(y, probability, lengths), FLOOR)

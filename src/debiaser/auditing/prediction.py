@@ -87,7 +87,7 @@ def predict_pictures(exported: Exported, paths: list[str], listener: Listener) -
 def predict_texts(exported: Exported, named: list[tuple[str, str]], listener: Listener) -> tuple[Answered, Unreadable]:
     """Predictions for texts."""
     if not named:
-        raise Problem("there are no texts to predict")
+        raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
     listener.begin("predictions", len(named), 0)
     parts = []
     for start in range(0, len(named), BATCH):

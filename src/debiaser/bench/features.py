@@ -48,7 +48,10 @@ def features_of(benchmark: Benchmark, encoder: Encoder, listener: Listener | Non
     splits = {part: getattr(benchmark, part) for part in ("train", "valid", "test")}
     galleries = {part: split.read for part, split in splits.items()}
     if not all(isinstance(gallery, Gallery) for gallery in galleries.values()):
-        raise Misuse(f"features are for benchmarks of pictures that lie in files, not for {benchmark.name}")
+        raise Misuse(
+            f"features are for benchmarks of pictures that lie in files, not for {benchmark.name}; "
+            "leave --option features out"
+        )
     names = sorted({each for gallery in galleries.values() for each in gallery.names})
     array = encode(replace(galleries["train"], names=names), encoder, listener)
     place = {each: number for number, each in enumerate(names)}

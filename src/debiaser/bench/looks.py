@@ -56,7 +56,7 @@ def draw(benchmark: Benchmark, path: Path) -> Path:
     Where it is not known which rows conflict: rows of training samples, then a row of conflicting test samples.
     """
     if isinstance(benchmark.train.read, Tokens):
-        raise Problem(f"{benchmark.name} holds texts: there are no pictures to draw")
+        raise Problem(f"{benchmark.name} holds texts, so there is nothing to draw; see `debiaser data check`")
     unknown = bool((benchmark.truth["train"].conflicting(benchmark.train.y) < 0).all())
     upper, lower = ("training", "test") if unknown else ("aligned", "conflicting")
 

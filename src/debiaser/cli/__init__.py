@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from debiaser.cli import bench as _bench  # noqa: F401
 from debiaser.cli import data as _data  # noqa: F401
 from debiaser.cli import own as _own  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401

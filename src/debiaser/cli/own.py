@@ -218,7 +218,7 @@ def checked_verdicts(listed: str, baseline: Path | None) -> tuple[str, ...]:
 
     try:
         before = json.loads(baseline.read_text())["verdict"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Problem(f"cannot read a verdict from {baseline}: give the audit.json of an earlier audit") from error
     return tuple(name for name in failing if name != str(before).replace(" ", "-"))
 
@@ -227,10 +227,13 @@ def read_array(path: Path) -> Any:
     """The array in an `.npy` file."""
     import numpy as np
 
+    from debiaser.data.formats import BAD_HEADER
+
     try:
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise Problem(f"cannot read {path} as an array: {error}; save it with numpy.save") from error
+    except (OSError, EOFError, *BAD_HEADER) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Problem(f"cannot read {path} as an array: {reason}; save it with numpy.save") from error
 
 
 def show(findings: Any, as_json: bool) -> None:

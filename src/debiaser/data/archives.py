@@ -120,7 +120,7 @@ def _plain_tar(path: Path, unpack: Callable[[Path], Any], kept: Path, limit: int
         with replacing(plain) as temporary:
             with temporary.open("wb") as target, unpack(path) as source:
                 done = 0
-                while chunk := source.read(CHUNK):
+                while chunk := _unpacked(path, source):
                     done += len(chunk)
                     if done > limit:
                         raise FormatError(path, f"unpacks to more than {limit} bytes")
@@ -130,6 +130,15 @@ def _plain_tar(path: Path, unpack: Callable[[Path], Any], kept: Path, limit: int
                         raise explain(error, plain) from error
             dict(_tar_entries(temporary, path))  # an unsafe archive is refused before anything is kept
     return dict(_tar_entries(plain, path))
+
+
+def _unpacked(path: Path, source: Any) -> bytes:
+    """The next piece; damage is told as such, not as a file that could not be written."""
+    try:
+        piece: bytes = source.read(CHUNK)
+    except (*DAMAGED, OSError, ValueError) as error:
+        raise FormatError(path, "is cut off or damaged") from error
+    return piece
 
 
 def _safe(path: Path, name: str, ordinary: bool) -> str:

@@ -99,7 +99,7 @@ def divided(
     """(n,) train, valid or test: as given, the missing ones taken from train by whole units; and what to say."""
     valid, test = fractions
     if not (0 < valid < 1 and 0 < test < 1 and valid + test < 1):
-        raise Misuse(f"fractions {fractions}: both above 0 and less than 1 together")
+        raise Misuse(f"fractions must both be above 0 and less than 1 together, got {fractions}")
     split = np.array(rows.split or ["train"] * len(rows), "<U5")
     train = np.flatnonzero(split == "train")
     shares = {}

@@ -1,5 +1,6 @@
 """Reading files that strangers wrote: idx, npz and tar, bounded in size and unable to run or overwrite anything."""
 
+import errno
 import gzip
 import io
 import lzma
@@ -7,6 +8,7 @@ import math
 import shutil
 import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
@@ -19,6 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
 
 NPY_HEADER = 4096  # more than the header of any plain array needs
+BAD_HEADER = (ValueError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError)  # what numpy raises of one
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 
 
@@ -57,7 +60,10 @@ def read_npz(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {key: _read_member(path, archive, key, shape) for key, shape in shapes.items()}
-    except (*DAMAGED, NotImplementedError, RuntimeError) as error:  # the last two: unknown compression, encryption
+    except (*DAMAGED, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        # Unknown compression, encryption, and (ValueError, EINVAL) places outside the file.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise FormatError(path, "is not a readable npz file, or is cut off or damaged") from error
 
 
@@ -70,7 +76,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, key: str, shape: Shape) -
         raise FormatError(path, f"holds a {key} that is larger than {_by(shape)} unsigned bytes")
     try:
         array = np.load(io.BytesIO(archive.read(member)), allow_pickle=False)
-    except (ValueError, MemoryError) as error:  # a pickle, or a header that promises more than there is
+    except BAD_HEADER as error:  # a pickle, or a header that is none or promises more than there is
         raise FormatError(path, f"holds no plain array {key} (objects in it are never loaded)") from error
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != shape:
         raise FormatError(path, f"holds a {key} that is not {_by(shape)} unsigned bytes")

@@ -54,7 +54,7 @@ def read_csv(path: Path) -> Table:
             return _filled(path, names, records, notes)
     except OSError as error:
         raise Problem(f"cannot read {path}: {error.strerror}; check its name and permissions") from error
-    except csv.Error as error:
+    except (csv.Error, UnicodeDecodeError) as error:
         raise Problem(f"{path} is not a table that can be read: {error}; save it again as CSV in UTF-8") from error
 
 

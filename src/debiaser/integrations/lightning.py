@@ -94,7 +94,9 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Put GCE in the place of the module's loss, unless the first step is over."""
         if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= self.biased_epochs:
-            raise Misuse(f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}")
+            raise Misuse(
+                f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
+            )
         self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
         if self.scores is None:
             if not isinstance(getattr(pl_module, self.loss, None), nn.Module):
@@ -141,7 +143,10 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
         """What a checkpoint held."""
         scores = state_dict["scores"]
         if scores is not None and len(scores) != self.sampler.rows:
-            raise Misuse(f"the checkpoint has scores of {len(scores)} rows, the dataset has {self.sampler.rows}")
+            raise Misuse(
+                f"the checkpoint has scores of {len(scores)} rows, the dataset has {self.sampler.rows}; "
+                "give the dataset that it was made with"
+            )
         self.sampler.scores = scores
 
 

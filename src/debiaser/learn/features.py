@@ -65,7 +65,7 @@ class Filling:
     def of(cls, folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, what: str, *words: str) -> "Filling":
         """The file whose name is a digest of all that its content depends on."""
         if shape[0] < 1:
-            raise Misuse(f"there are no rows to compute {what} of")
+            raise Misuse(f"there are no rows to compute {what} of; give at least one")
         key = hashlib.blake2b(repr((what, shape, words)).encode(), digest_size=16).hexdigest()
         return cls(folder / f"{key}.npy", shape, np.dtype(dtype), what)
 

@@ -60,7 +60,7 @@ def load_model(maker: str, folder: Path, new: tuple[str, ...] = (), **changes: A
             )
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            raise Problem(f"cannot load {folder} with transformers: {reason}") from error
+            raise Problem(f"cannot load {folder} with transformers: {reason}; check the folder") from error
     absent = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
     missing = sorted(key for key in absent if not any(part in key for part in new))
     if missing:

@@ -81,7 +81,7 @@ def collect(outputs: Iterable[Outputs]) -> Outputs:
     """All outputs as one, on the CPU."""
     kept = [(each.features.cpu(), each.logits.cpu(), each.labels.cpu()) for each in outputs]
     if not kept:
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     features, logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
     return Outputs(features, logits, labels)
 
@@ -90,7 +90,7 @@ def reduce(outputs: Iterable[Outputs], score: Callable[[Outputs], Tensor]) -> Te
     """(n,) one number per row, computed batch by batch: features are never held together."""
     parts = [score(each).cpu() for each in outputs]
     if not parts:
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     return torch.cat(parts)
 
 

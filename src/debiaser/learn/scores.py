@@ -69,7 +69,7 @@ def gradient_norms(
     with random_state_kept(device_of(model)):  # a DataLoader draws a seed from the global generator
         parts = list(norms_of(model, as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
     if not parts:
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     return checked(torch.cat(parts), p)
 
 

@@ -62,7 +62,7 @@ class ParquetRows(IterableDataset[Item]):
             try:
                 file = arrow("pyarrow.parquet").ParquetFile(path)
             except (OSError, ValueError) as error:
-                raise Problem(f"cannot read {path}: {error}") from error
+                raise Problem(f"cannot read {path}: {error}; mend it or leave it out") from error
             if left >= file.metadata.num_rows:
                 left -= file.metadata.num_rows
                 continue
@@ -83,7 +83,7 @@ def opened(path: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(path)
     except (OSError, tarfile.TarError) as error:
-        raise Problem(f"cannot read the shard {path}: {error}") from error
+        raise Problem(f"cannot read the shard {path}: {error}; mend it or leave it out") from error
 
 
 def samples_in(archive: tarfile.TarFile) -> Iterator[dict[str, tarfile.TarInfo]]:

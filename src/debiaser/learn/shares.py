@@ -49,7 +49,10 @@ def check_scores(values: Shares, rows: int | None) -> None:
         wrong = [np.flatnonzero(~np.isfinite(part) if finite else part < 0) for part in parts(values)]
         if count := sum(map(len, wrong)):
             first = next(int(each[0]) + number * PART for number, each in enumerate(wrong) if len(each))
-            raise Misuse(f"{count:,} of {len(values):,} scores are {what}, the first in row {first}")
+            raise Misuse(
+                f"{count:,} of {len(values):,} scores are {what}, the first in row {first}; "
+                "leave such rows out, or score with a model that has not diverged"
+            )
     if not values.max() > 0:
         raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
 

@@ -100,7 +100,10 @@ class Sharing:
     def gather(self, x: Any) -> Tensor:
         """(b, ...) what all processes have here."""
         if not isinstance(x, Tensor):
-            raise Problem(f"a network that gives {type(x).__name__} and ends in no linear layer cannot be shared")
+            raise Problem(
+                f"a network that gives {type(x).__name__} and ends in no linear layer cannot be shared; "
+                "train it with one process"
+            )
         gathered: Tensor = _Gather.apply(x, self.processes, self.sizes)  # type: ignore[no-untyped-call]
         return gathered
 

@@ -53,7 +53,7 @@ def score_stream(
         scores = norms_of(model, noted(batches_of(stream, size, done), labels), **options)
         rows = write_parts(folder, done, part_rows, scores, labels, options.get("p", 2))
         if not rows:
-            raise Misuse("the stream has no rows")
+            raise Misuse("the stream has no rows; give it at least one")
         files.write_json(folder / "stream.json", notes | {"rows": rows})
     return rows
 

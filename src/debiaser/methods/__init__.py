@@ -38,10 +38,10 @@ def find_method(name: str) -> type:
         raise known("method", name, [*METHODS, "path/to/file.py:Class"])
     file = Path(path)
     if not file.is_file():
-        raise Misuse(f"no file {file} to take the method {wanted} from")
+        raise Misuse(f"no file {file} to take the method {wanted} from; check the path")
     spec = importlib.util.spec_from_file_location(f"own_method_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise Misuse(f"{file} is not a Python file")
+        raise Misuse(f"{file} is not a Python file; give path/to/file.py:Class")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)

@@ -73,7 +73,7 @@ class CNC:
 def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
     """Refuse data without a second class, and a batch that is not so many tasks of four equal parts."""
     if len(np.unique(labels)) < 2:
-        raise Misuse("CNC contrasts classes: the labels hold only one")
+        raise Misuse("CNC contrasts classes, but the labels hold only one; give two or more")
     if batch_size % (ROLES * tasks):
         raise Misuse(
             f"a batch of {batch_size} is not {tasks} contrastive tasks of four equal parts: make batch_size a multiple "

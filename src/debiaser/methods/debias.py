@@ -35,7 +35,7 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     if not isinstance(dataset, Sized) or isinstance(dataset, DataLoader):
         raise Misuse("debias needs a map-style dataset of (x, y) pairs with a length, not a loader or a stream")
     if not len(dataset):
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return Split.of(dataset.tensors[0], whole_numbers(dataset.tensors[1]))
     y = whole_numbers(torch.as_tensor([label_of(dataset[row]) for row in range(len(dataset))]))

@@ -145,5 +145,8 @@ def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[int, int]]:
         else:  # the network is nothing but its head
             model = nn.Identity()
         if call(model, x).flatten(1).shape[1] != width:
-            raise Problem(f"without its head '{path}' the network does not give the {width} features that enter it")
+            raise Problem(
+                f"without its head '{path}' the network does not give the {width} features that enter it; "
+                "take a network that ends in its head"
+            )
     return model, (int(classes), int(width))

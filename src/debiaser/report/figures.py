@@ -62,7 +62,7 @@ def histogram(scores: np.ndarray, conflicting: np.ndarray, flipped: np.ndarray, 
     kinds = _kinds(conflicting, flipped)
     edges, logarithmic = bin_edges(scores)
     with matplotlib.rc_context(STYLE):
-        figure, axes = _empty()
+        figure, axes = empty()
         floor = np.clip(scores, edges[0], edges[-1])
         for colour, mask in kinds:
             shares = np.histogram(floor[mask], edges)[0] / max(int(mask.sum()), 1) * 100
@@ -106,7 +106,7 @@ def _kinds(conflicting: np.ndarray, flipped: np.ndarray) -> list[tuple[str, np.n
 def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> str:
     """Learning curves as an SVG, with a dotted line where a run goes from one stage to the next."""
     with matplotlib.rc_context(STYLE):
-        figure, axes = _empty()
+        figure, axes = empty()
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         for curve in series:
             _draw_stages(axes, curve)
@@ -149,8 +149,9 @@ def _draw_borders(axes: Axes, series: Sequence[Curve]) -> None:
         axes.annotate("stage border", (drawn.pop(), 100), (4, -1), textcoords="offset points", va="top", fontsize=8.5)
 
 
-def _empty() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.2, 3.1), layout="constrained")
+def empty(width: float = 5.2, height: float = 3.1) -> tuple[Figure, Axes]:
+    """A figure of so many inches with one pair of axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasSVG(figure)
     return figure, figure.add_subplot()
 

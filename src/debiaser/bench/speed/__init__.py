@@ -1,0 +1,1 @@
+"""What our speed claims rest on: each thing beside its alternatives, measured in one run, in turns, as ratios."""

@@ -1,0 +1,227 @@
+"""The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader
+
+from debiaser.bench.speed import material, usual
+from debiaser.bench.speed.timing import Way, in_fresh_process
+from debiaser.data.augment import PAPER
+from debiaser.data.pictures import Files, Pictures
+from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
+from debiaser.learn.nets import SimConv1, new_net
+from debiaser.learn.objectives import Supervised
+from debiaser.learn.outputs import evaluating
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import ScoreSampler, Shuffle
+from debiaser.learn.scores import gradient_norms
+from debiaser.methods.pgd import PGD
+from debiaser.methods.task import Task
+from debiaser.methods.vanilla import Vanilla
+
+Ways = dict[str, Way]
+BATCH, SIZE, WORKERS = 128, 224, 2
+
+
+@contextmanager
+def training(quick: bool) -> Iterator[Ways]:
+    """Training steps with augmentation: ours, and a DataLoader that augments with Pillow before stock layers."""
+    steps, split = (2 if quick else 60), material.coloured_digits(4 * BATCH if quick else 128 * BATCH)
+    recipe = Recipe(batch_size=BATCH, lr=0.02)
+    objective = Supervised(SimConv1()).train()
+    stage, optimizer = Stage("speed", split, recipe, 0, augment=PAPER), new_optimizer(recipe, objective)
+    parts, generator = split_rows(Shuffle(len(split)).draw(0), BATCH), torch.Generator()
+    loader = DataLoader(
+        usual.Augmented(material.as_bytes(split), split.y.numpy()),
+        BATCH,
+        shuffle=True,
+        num_workers=0 if quick else WORKERS,
+        persistent_workers=not quick,
+    )
+    model = usual.stock_simconv1().train()
+    plain = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
+
+    def forever() -> Iterator[list[Tensor]]:
+        while True:
+            yield from loader
+
+    batches = forever()
+
+    def ours() -> None:
+        for part in parts[:steps]:
+            step(objective, optimizer, stage, part, generator)
+
+    def theirs() -> None:
+        for _ in range(steps):
+            x, y = next(batches)
+            plain.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            plain.step()
+
+    yield {"ours": Way(ours), "DataLoader and Pillow": Way(theirs)}
+
+
+@contextmanager
+def whole(quick: bool) -> Iterator[Ways]:
+    """PGD from start to end, and two vanilla trainings, each as long as one of its stages."""
+    split = material.coloured_digits(2 * BATCH if quick else 20 * BATCH)
+    recipe = Recipe(epochs=1 if quick else 10, batch_size=BATCH, lr=0.02)
+
+    def run(*methods: PGD | Vanilla) -> None:
+        for method in methods:
+            method.fit(Task(split, lambda seed: new_net("simconv1", 10, seed), recipe, augment=PAPER))
+
+    single = Vanilla(length=1 / recipe.single_stage)
+    yield {"ours": Way(partial(run, PGD())), "two vanilla trainings": Way(partial(run, single, single))}
+
+
+@contextmanager
+def scoring(quick: bool) -> Iterator[Ways]:
+    """Per-sample gradient norms in the last layer of SimConv-1."""
+    rows = 64 if quick else 4096
+    split, few = material.coloured_digits(rows), 8 if quick else 128
+    torch.manual_seed(0)
+    model = SimConv1().eval()
+    x, y = split.batch(torch.arange(rows)).x, split.y
+
+    def forward() -> None:
+        with evaluating(model):
+            for part in torch.split(x, 256):
+                model(part)
+
+    def each() -> Tensor:
+        found = []
+        for one, label in zip(torch.split(x[:few], 1), torch.split(y[:few], 1), strict=True):
+            model.zero_grad()
+            F.cross_entropy(model(one), label).backward()  # type: ignore[no-untyped-call]
+            found.append(model.fc.weight.grad.norm())  # type: ignore[union-attr]
+        model.zero_grad()
+        return torch.stack(found)
+
+    ways = {
+        "ours": Way(partial(gradient_norms, model, split)),
+        "a forward pass alone": Way(forward),
+        "one backward per sample": Way(each, rows / few),
+        "vmap of grad": Way(partial(by_vmap, model, x[: few * 4], y[: few * 4]), rows / min(rows, few * 4)),
+    }
+    yield ways | by_opacus(model, x, y)
+
+
+def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """As the tutorials of torch.func do it, 32 samples at a time."""
+    values = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, values, (one[None],)), label[None])
+
+    each_gradient = vmap(grad(loss), in_dims=(None, 0, 0))
+    parts = [
+        each_gradient(values, a, b)["fc.weight"] for a, b in zip(torch.split(x, 32), torch.split(y, 32), strict=True)
+    ]
+    return torch.cat([part.flatten(1).norm(dim=1) for part in parts])
+
+
+def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
+    """opacus on the last layer alone, which is its fastest; nothing where it is not installed."""
+    try:
+        from opacus import GradSampleModule
+    except ImportError:
+        return {}
+    copy = SimConv1()
+    weight: Any = copy.fc.weight  # opacus gives it the gradients of the samples
+    copy.load_state_dict(model.state_dict())
+    for name, parameter in copy.named_parameters():
+        parameter.requires_grad_(name == "fc.weight")
+    wrapped = GradSampleModule(copy, strict=False)
+    for module in wrapped.modules():  # opacus sees nothing in eval mode; what has no gradient stays in it
+        module.training = any(each.requires_grad for each in module.parameters(recurse=False))
+
+    def run() -> Tensor:
+        found = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that its hooks see inputs without gradients, which is meant
+            for a, b in zip(torch.split(x, 256), torch.split(y, 256), strict=True):
+                wrapped.zero_grad()
+                F.cross_entropy(wrapped(a), b).backward()  # type: ignore[no-untyped-call]
+                found.append(weight.grad_sample.flatten(1).norm(dim=1))
+        return torch.cat(found)
+
+    return {"opacus, last layer": Way(run)}
+
+
+@contextmanager
+def sampling(quick: bool) -> Iterator[Ways]:
+    """An epoch of rows drawn by score."""
+    rows, scanned = (500, 5) if quick else (54_000, 200)
+    rng = np.random.default_rng(0)
+    sampler = ScoreSampler(rng.lognormal(0, 2, rows))
+    shares = torch.from_numpy(sampler.probabilities)
+
+    def scan() -> None:
+        for _ in range(scanned):
+            rng.choice(rows, p=sampler.probabilities)
+
+    yield {
+        "ours": Way(partial(sampler.draw, 0)),
+        "a scan per draw": Way(scan, rows / scanned),
+        "torch.multinomial": Way(lambda: torch.multinomial(shares, rows, replacement=True)),
+    }
+
+
+@contextmanager
+def augmenting(quick: bool) -> Iterator[Ways]:
+    """A batch of 28-pixel pictures augmented as in the paper."""
+    rows = 16 if quick else 8 * BATCH
+    split = material.coloured_digits(rows)
+    x, pixels = split.batch(torch.arange(rows)).x, material.as_bytes(split)
+    generator, rng, layers = torch.Generator(), np.random.default_rng(0), usual.kornia_augmentation()
+
+    def by_pillow() -> None:
+        for picture in pixels:
+            usual.as_tensor(usual.augment(Image.fromarray(picture), rng))
+
+    def in_batches(change: object) -> None:
+        for part in torch.split(x, BATCH):
+            change(part)  # type: ignore[operator]
+
+    ways = {"ours": Way(partial(in_batches, lambda part: PAPER(part, generator))), "Pillow": Way(by_pillow)}
+    yield ways | ({"kornia": Way(partial(in_batches, layers))} if layers is not None else {})
+
+
+@contextmanager
+def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
+    """JPEG files as batches of 224-pixel floats."""
+    with material.jpegs(4 if quick else 400 * SIZE // side, side) as paths:
+        workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
+        pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
+        loader = DataLoader(usual.Opened(paths, SIZE), 64, num_workers=workers, persistent_workers=not quick)
+
+        def ours() -> int:
+            return sum(len(batch.float() / 255) for _, batch in pictures.stream(rows, SIZE, 64, WORKERS))
+
+        yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
+
+
+@contextmanager
+def starting(quick: bool) -> Iterator[Ways]:  # noqa: ARG001 (nothing here can be smaller)
+    """A Python that starts: to show the help of the command, to import the package, to import torch."""
+
+    def by(*words: str) -> Way:
+        return Way(partial(in_fresh_process, *words))
+
+    yield {
+        "ours": by("-m", "debiaser", "--help"),
+        "import debiaser": by("-c", "import debiaser"),
+        "import torch": by("-c", "import torch"),
+        "Python alone": by("-c", ""),
+    }

@@ -1,0 +1,72 @@
+"""The documentation site builds, its links lead somewhere, and its tutorials run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import debiaser
+from test_sklearn import example
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def build(project: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(project / "mkdocs.yml")]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run([*line, "-d", str(out)], capture_output=True, text=True, env=variables)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed (`make docs`): this test did not run")
+    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed (`make docs`): this test did not run")
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None:
+    for source in (ROOT / "docs").rglob("*.md"):
+        page = site / source.relative_to(ROOT / "docs").with_suffix(".html")
+        assert page.exists(), f"{source} has no page"
+        text = page.read_text()
+        fetched = re.findall(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)", text)
+        assert not fetched, f"{page.name} fetches {fetched}"
+        assert not re.search(r"<!-- (?:readme|examples|datasets|rooms)", text), f"{page.name}: a mark was left as it is"
+
+
+def test_the_reference_has_every_public_name_and_every_command(site: Path) -> None:
+    reference, commands = (site / "api.html").read_text(), (site / "commands.html").read_text()
+    for name in debiaser.__all__:
+        if not name.startswith("_"):
+            assert f'id="debiaser.{name}"' in reference, f"{name} is not in the reference"
+    for words in re.findall(r"^debiaser (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert f">debiaser {words}" in commands
+
+
+def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[nowhere](no_such_page.md), [here](index.md#no-such-place)\n")
+    ours = f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: docs\nplugins: []\nhooks: []\nextra_css: []\n"
+    (tmp_path / "mkdocs.yml").write_text(ours)
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "no_such_page.md" in done.stderr and "no-such-place" in done.stderr
+
+
+def test_the_loop_of_the_tutorial_learns_and_scores() -> None:
+    found = example("own_loop").main(short=4, long=2)
+    assert found["score of conflicting rows"] > 10 * found["score of other rows"]
+    assert 10 < found["training rests on so many rows"] < 600
+
+
+@pytest.mark.long
+def test_the_audit_of_the_tutorial_reaches_a_verdict(tmp_path: Path) -> None:
+    found = example("own_data").main(out=str(tmp_path / "audit"))
+    assert found["verdict"] in {"biased", "cannot tell"}, "the colour is there and must not be denied"
+    assert (tmp_path / "audit" / "report.html").exists()

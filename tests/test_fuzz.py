@@ -1,0 +1,304 @@
+"""Malformed files and options: every reader refuses in one line, and nothing crashes, hangs or fills the memory."""
+
+import csv
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.main import get_command
+
+from debiaser.auditing.confirmed import read_confirmed
+from debiaser.auditing.export import FORMAT, read_exported
+from debiaser.bench import results
+from debiaser.bench.spec import new_spec
+from debiaser.cli import app
+from debiaser.cli.own import checked_verdicts, read_array
+from debiaser.cli.usage import ClickError, one_line
+from debiaser.data.archives import open_bundle
+from debiaser.data.columns import Columns, read_table
+from debiaser.data.decoding import DecodeError, decode
+from debiaser.data.formats import FormatError, read_npz
+from debiaser.data.labels import as_labels
+from debiaser.data.tables import read_csv
+from debiaser.errors import Problem
+from debiaser.learn.checkpoint import Checkpoint, write_tensors
+from debiaser.learn.nets import new_net
+from debiaser.report.page import write_page
+from debiaser.report.runs import UNREADABLE, read_details, read_result
+from malformed import survives
+from test_report import new_result, write_run
+
+SHORT, LONG = 120, 10_000
+Readers = dict[str, tuple[list[bytes], Callable[[bytes], object], tuple[type[Exception], ...]]]
+
+
+def pictures() -> list[bytes]:
+    """A small picture in every format that people have."""
+    rng, found = np.random.default_rng(0), []
+    image = Image.fromarray(rng.integers(0, 256, (24, 40, 3), dtype=np.uint8))
+    for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM"):
+        stream = io.BytesIO()
+        image.save(stream, kind)
+        found.append(stream.getvalue())
+    return found
+
+
+def archives(kind: str) -> list[bytes]:
+    """A tar, plain and packed, or a zip, with three small files."""
+    files, found = {"a/x.txt": b"one" * 90, "b/y.bin": bytes(256), "b/z": b""}, []
+    for mode in ("w", "w:gz", "w:xz") if kind == "tar" else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        stream = io.BytesIO()
+        if isinstance(mode, str):
+            with tarfile.open(fileobj=stream, mode=mode) as tar:
+                for name, content in files.items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        else:
+            with zipfile.ZipFile(stream, "w", mode) as packed:
+                for name, content in files.items():
+                    packed.writestr(name, content)
+        found.append(stream.getvalue())
+    return found
+
+
+def tables() -> list[bytes]:
+    lines = [
+        "text,label,patient",
+        *(f'"a review, number {k}",{"good" if k % 2 else "bad"},p{k % 5}' for k in range(40)),
+    ]
+    text = "\n".join(lines)
+    return [text.encode(), text.replace(",", ";").encode("utf-16"), text.replace("a review", "é").encode("latin-1")]
+
+
+def arrays() -> list[bytes]:
+    found = []
+    for save in (np.savez, np.savez_compressed):
+        stream = io.BytesIO()
+        save(stream, x=np.arange(60, dtype=np.uint8).reshape(5, 3, 4), y=np.arange(5, dtype=np.uint8))
+        found.append(stream.getvalue())
+    return found
+
+
+def readers(folder: Path) -> Readers:
+    """Every reader: valid files, what reads one, and what it may raise."""
+    held, kept = folder / "held", folder / "kept"
+    kept.mkdir()
+
+    def through_file(read: Callable[[Path], object], name: str = "held") -> Callable[[bytes], object]:
+        def run(content: bytes) -> object:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            return read(path)
+
+        return run
+
+    def whole_bundle(path: Path) -> None:
+        bundle = open_bundle(path, kept, limit=10**6)
+        for name in bundle.entries:
+            bundle.read(name)
+
+    def array(path: Path) -> object:
+        return read_array(path)
+
+    plain = io.BytesIO()
+    np.save(plain, np.random.default_rng(0).random((5, 3)))
+    shapes = {"x": (5, 3, 4), "y": (5,)}
+    marks = b"id,mark\na/1.png,aligned\nb/2.png,conflicting\nc/3.png,mislabelled\n"
+    run = json.dumps(new_result("pgd", 75.0)).encode()
+    baseline = json.dumps({"verdict": "biased", "n": 3}).encode()
+    return {
+        "image": (pictures(), decode, (DecodeError,)),
+        "csv": (tables(), through_file(lambda path: read_table(read_csv(path), str(held), Columns())), (Problem,)),
+        "marks": ([marks], through_file(read_confirmed), (Problem,)),
+        "json, result": ([run], through_file(lambda path: results.read_result(path.parent), "run/result.json"), ()),
+        "json, report": ([run], through_file(lambda path: read_result(path.parent), "run/result.json"), UNREADABLE),
+        "json, baseline": ([baseline], through_file(lambda path: checked_verdicts("biased", path)), (Problem,)),
+        "npz": (arrays(), through_file(lambda path: read_npz(path, shapes)), (FormatError,)),
+        "npz, report": (arrays(), through_file(lambda path: read_details(path.parent), "run/vectors.npz"), ()),
+        "npy": ([plain.getvalue()], through_file(array), (Problem,)),
+        "tar": (archives("tar"), through_file(whole_bundle), (FormatError,)),
+        "zip": (archives("zip"), through_file(whole_bundle), (FormatError,)),
+    }
+
+
+NAMES = (
+    *("image", "csv", "marks", "json, result", "json, report", "json, baseline"),
+    *("npz", "npz, report", "npy", "tar", "zip"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_malformed_files(name: str, tmp_path: Path) -> None:
+    valid, read, allowed = readers(tmp_path)[name]
+    refused = survives(valid, range(SHORT), read, allowed)
+    assert refused > SHORT / 20 or not allowed, "hardly any file was refused: they are not malformed enough"
+    assert not [path for path in tmp_path.parent.iterdir() if path.name in {"a", "b"}], "written outside"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", NAMES)
+def test_ten_thousand_malformed_files(name: str, tmp_path: Path) -> None:
+    valid, read, allowed = readers(tmp_path)[name]
+    survives(valid, range(SHORT, SHORT + LONG), read, allowed)
+
+
+def exported(folder: Path) -> dict[str, bytes]:
+    """A model folder as `debias` exports it, by file."""
+    write_tensors(folder / "model.safetensors", dict(new_net("simconv1", 2, 0).state_dict()))
+    how = {"size": 28, "resize": "letterbox", "encoder": None, "encoder_identity": None}
+    config = {"format": FORMAT, "architecture": "simconv1", "inputs": [3, 28, 28], "classes": ["a", "b"]}
+    (folder / "config.json").write_text(json.dumps({**config, "kind": "image", "preprocessing": how}))
+    return {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_folder_that_was_tampered_with(name: str, tmp_path: Path) -> None:
+    files = exported(tmp_path)
+    assert read_exported(tmp_path).classes == ("a", "b"), "the untouched one is read"
+
+    def read(content: bytes) -> None:
+        (tmp_path / name).write_bytes(content)
+        read_exported(tmp_path)
+
+    assert survives([files[name]], range(120), read, (Problem,)) > 6
+
+
+def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    write_tensors(path, {"weight": torch.arange(12.0)}, history=[{"epoch": 1}])
+    valid = path.read_bytes()
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        state = Checkpoint(path).load()
+        assert state is not None or not path.exists(), "what cannot be read is removed"
+
+    survives([valid], range(SHORT), read, ())
+    path.write_bytes(valid[:-1])
+    assert Checkpoint(path).load() is None, "a truncated one is noticed"
+
+
+def test_a_page_of_runs_with_malformed_parts(tmp_path: Path) -> None:
+    """The page is written whatever lies beside the results, and says what it left out."""
+    from malformed import spoilt
+
+    folder = write_run(tmp_path / "run", new_result("pgd", 75.0))
+    whole = {name: (folder / name).read_bytes() for name in ("vectors.npz", "samples.npz", "history.csv")}
+    for number in range(12):
+        for name, content in whole.items():
+            (folder / name).write_bytes(spoilt([content], number))
+        assert write_page([folder], tmp_path / "page.html").stat().st_size > 1000
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+QUICKLY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ODD = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(["", "-1", "0", "1e999", "nan", "inf", "--", "=", "a=", "=b", "\x00", "9" * 400, "../..", "é"]),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+NUMBERS = st.one_of(st.none(), st.integers(), st.floats())
+
+
+@QUICKLY
+@given(
+    dataset=st.one_of(st.sampled_from(["digits", "cmnist", "bar"]), st.text(max_size=9)),
+    method=st.one_of(st.sampled_from(["pgd", "vanilla", "lff", "jtt"]), st.text(max_size=9)),
+    rho=st.one_of(st.none(), st.floats()),
+    recipe=st.one_of(st.sampled_from(["fast", "paper"]), st.text(max_size=9)),
+    numbers=st.tuples(st.none() | st.integers(), st.integers(), st.none() | st.integers()),
+    noise=st.floats(),
+    words=st.lists(ODD, max_size=3),
+)
+def test_every_option_of_train_is_taken_or_refused(
+    dataset: str, method: str, rho: float | None, recipe: str, numbers: Any, noise: float, words: list[str]
+) -> None:
+    try:
+        spec = new_spec(dataset, method, rho, recipe, *numbers, noise, changes=words, options=words[:1])
+    except Problem as error:
+        assert str(error) and "\n" not in str(error).strip()
+    else:
+        assert spec.key and json.dumps(spec.key)
+
+
+# Arguments with which a command ends before it would do any work: what is refused is what comes with them.
+WITHOUT_WORK = {
+    "audit": ["/no/such/place.csv"],  # a bare name would be asked of the hub
+    "debias": ["/no/such/place.csv"],
+    "predict": ["no-such-model", "x"],
+    "report": ["no-such-runs"],
+    "train": ["no-such-dataset", "--method", "pgd"],
+    "bench": ["--only", "no-such-claim"],
+    "data check": ["no-such-set"],
+    "data get": ["no-such-set"],
+    "data show": ["no-such-set"],
+    "demo": ["--seeds", "0"],
+}
+COMMANDS = get_command(app)
+
+
+def options_of(name: str) -> list[str]:
+    command = COMMANDS
+    for word in name.split():
+        command = command.commands[word]
+    return sorted(option for each in command.params for option in each.opts if option.startswith("--"))
+
+
+@pytest.mark.parametrize("name", WITHOUT_WORK)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_option_of_every_command_is_taken_or_refused(name: str, data: st.DataObject) -> None:
+    flags = data.draw(st.lists(st.tuples(st.sampled_from(options_of(name)), ODD), max_size=4))
+    words = [word for pair in flags for word in pair if pair[0] not in {"--help", "--debug"}]
+    try:
+        code = app([*name.split(), *WITHOUT_WORK[name], *words], standalone_mode=False)
+    except Problem as error:
+        assert error.exit_code in (1, 2) and str(error)
+    except ClickError as error:
+        assert one_line(error) or type(error).__name__ == "NoArgsIsHelpError"
+    except typer.Abort:
+        pass
+    else:
+        assert code in (0, 2), f"{name} {words}: it did something"
+
+
+@QUICKLY
+@given(values=st.lists(st.text(max_size=6) | st.sampled_from(["0", "1", "-1", "", "true", "nan"]), max_size=40))
+def test_labels_of_any_words(values: list[str]) -> None:
+    try:
+        labels = as_labels(values, "label")
+    except Problem as error:
+        assert str(error)
+        return
+    assert len(labels.y) == len(values) and len(labels.classes) >= 2
+    assert all(-2 <= number < len(labels.classes) for number in labels.y)
+
+
+@QUICKLY
+@given(rows=st.lists(st.lists(st.text(max_size=8), min_size=1, max_size=4), max_size=12))
+def test_tables_of_any_cells(rows: list[list[str]], tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="", encoding="utf-8", errors="surrogatepass") as stream:
+        csv.writer(stream).writerows(rows)
+    try:
+        table = read_csv(path)
+    except Problem as error:
+        assert "\n" not in str(error).strip()
+    else:
+        assert {len(column) for column in table.columns.values()} == {len(table)}

@@ -1,0 +1,107 @@
+"""Every message that a person can meet, read from the source: what happened, why, what to do, in one line."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "debiaser"
+KINDS = {"Problem", "Misuse"}
+# What tells a person what to do: a second part after a semicolon or colon, or the values that would be right.
+WHAT_TO_DO = re.compile(r"; \S|: \S.*\S|\bmust\b|\bexpected\b|\bneeds?\b|\bis true or false\b|\bknown:")
+# Reasons for leaving one property out, put into a sentence of the page that says what follows from it.
+REASONS = {"auditing/views.py", "auditing/word_views.py"}
+LONGEST = 320
+
+
+def text_of(node: ast.expr, names: dict[str, str]) -> str:
+    """The message as far as the source tells it; what is filled in stands in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part, names) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        inner = node.value
+        found = next(
+            (names[each.id] for each in ast.walk(inner) if isinstance(each, ast.Name) and each.id in names), None
+        )
+        return found if found is not None else "{" + ast.unparse(inner) + "}"
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left, names) + text_of(node.right, names)
+    if isinstance(node, ast.IfExp):
+        return max(text_of(node.body, names), text_of(node.orelse, names), key=len)
+    if isinstance(node, ast.Dict):
+        return max((text_of(value, names) for value in node.values), key=len, default="")
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    return "{" + ast.unparse(node) + "}"
+
+
+def assigned(tree: ast.AST) -> dict[str, str]:
+    """Names that are given a text, or a dictionary of texts, anywhere below."""
+    kinds = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp, ast.Dict)
+    return {
+        target.id: text_of(node.value, {})
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, kinds)
+        for target in node.targets
+        if isinstance(target, ast.Name) and " " in text_of(node.value, {})
+    }
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the text of every message in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = assigned(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KINDS and node.args:
+            yield node.lineno, text_of(node.args[0], names)
+
+
+def shortcomings(message: str) -> list[str]:
+    """What is wrong with the form of a message."""
+    passed_on = re.fullmatch(r"\{[^{}]*\}", message) is not None  # a message made elsewhere
+    found = {
+        "says nothing of what to do": not passed_on and not WHAT_TO_DO.search(message),
+        "ends like a sentence or in space": message.endswith((".", "!", " ")) and message[:1].islower(),
+        "has more than one line": "\n" in message,
+        "is too long for one line": len(message) > LONGEST,
+        "shouts": message.startswith(("Error", "ERROR", "Invalid", "Failed")),
+    }
+    return [name for name, wrong in found.items() if wrong]
+
+
+ALL = [
+    (f"{path.relative_to(SOURCE).as_posix()}:{line}", message)
+    for path in sorted(SOURCE.rglob("*.py"))
+    for line, message in messages(path)
+]
+
+
+def test_the_list_is_that_of_the_source() -> None:
+    assert len(ALL) > 200
+    written = sum(len(re.findall(r"\braise (?:Problem|Misuse)\(", p.read_text())) for p in SOURCE.rglob("*.py"))
+    assert len(ALL) >= written, "a message that is raised is not in the list"
+
+
+def test_every_message_says_what_to_do() -> None:
+    found = [
+        f"{place}: {message!r} {wrong}"
+        for place, message in ALL
+        if place.partition(":")[0] not in REASONS and (wrong := shortcomings(message))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("bad", ["it failed", "Error: no", "cannot read it; try again.", "one\ntwo; three", "x" * 400])
+def test_the_rule_can_fail(bad: str) -> None:
+    assert shortcomings(bad)
+
+
+@pytest.mark.parametrize(
+    "good", ["cannot write a: the disk is full; free some space", "lr must be positive, got 0", "{x}"]
+)
+def test_the_rule_lets_good_messages_pass(good: str) -> None:
+    assert not shortcomings(good)

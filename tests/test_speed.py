@@ -1,0 +1,93 @@
+"""`debiaser bench`: measuring is right on things whose time is known, and the command writes its page and numbers."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import Done
+from debiaser.bench.speed.claims import CLAIMS, chosen
+from debiaser.bench.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
+from debiaser.errors import Misuse
+from debiaser.report.speed_page import bound, write_speed_page
+
+
+def test_ways_take_turns_and_a_ratio_is_that_of_a_round() -> None:
+    order: list[str] = []
+    ways = {name: Way(lambda name=name: order.append(name)) for name in ("a", "b")}
+    assert len(interleaved(ways, 3)) == 3
+    assert order == ["a", "b"] * 3
+    times = [{"a": 1.0, "b": 2.0}, {"a": 10.0, "b": 30.0}, {"a": 2.0, "b": 2.0}]
+    assert ratio(times, "b", "a") == Spread(2.0, 1.0, 3.0, 3)
+
+
+def test_seconds_are_scaled_where_a_part_is_timed() -> None:
+    (times,) = interleaved({"slow": Way(lambda: time.sleep(0.02), 5), "slower": Way(lambda: time.sleep(0.1))}, 1)
+    assert 0.1 <= times["slow"] < 0.5 and times["slower"] >= 0.1
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2])
+def test_the_exponent_is_that_of_the_law(power: float) -> None:
+    sizes = [10**3, 10**4, 10**5, 10**6]
+    assert exponent(sizes, [3e-7 * size**power for size in sizes]) == pytest.approx(power)
+
+
+def test_the_difference_of_results() -> None:
+    assert difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.2])) == pytest.approx(0.1)
+    assert difference(None, torch.ones(2)) is None and difference(torch.arange(3), torch.arange(3)) is None
+
+
+def test_memory_is_that_of_a_fresh_process() -> None:
+    code = "from debiaser.bench.speed.timing import peak_mb as p; a = p(); x = bytearray(150 * 2**20); print(p() - a)"
+    assert 120 < float(in_fresh_process("-c", code)) < 200
+
+
+def test_what_computes_the_same_gives_the_same() -> None:
+    with CLAIMS["scoring"].ways(True) as ways:
+        results = {name: way.run() for name, way in ways.items()}
+    apart = {name: difference(results["ours"], other) for name, other in results.items()}
+    assert {"one backward per sample", "vmap of grad"} <= set(apart)
+    assert all(each is None or each < 1e-3 for each in apart.values()), apart
+
+
+def test_unknown_claims_are_told() -> None:
+    assert chosen([])[-1] == "growth" and chosen(["pgd"]) == ["pgd"]
+    with pytest.raises(Misuse, match="unknown claim 'x'; known: augmenting"):
+        chosen(["x"])
+
+
+def test_the_command_writes_page_and_numbers(command: Callable[..., Done], tmp_path: Path) -> None:
+    words = ["bench", "--quick", "--only", "sampling", "--only", "growth", "--json"]
+    done = command(*words, "--out", "speed.html")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "speed.json").read_text())
+    assert done.last_json["claims"] == found["claims"] and [each["name"] for each in found["claims"]] == ["sampling"]
+    assert set(found["growth"]["things"]) == {"scoring", "sampling", "training epoch"}
+    page = (tmp_path / "speed.html").read_text()
+    assert "Content-Security-Policy" in page and "<script" not in page and "torch.multinomial" in page
+    assert not re.search(r"(?:src|href)=\"http", page)
+
+
+def test_a_bound_is_kept_or_not() -> None:
+    claim = {"at_most": 1.08, "ratios": {"two": Spread(1.05, 1.0, 1.2, 5).plain()}}
+    assert bound(claim).endswith("measured 1.050: kept.")
+    assert bound(claim | {"at_most": 1.01}).endswith("not kept.")
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    spread = Spread(2.0, 1.5, 3.0, 3).plain()
+    claim = {"title": evil, "at_most": None, "seconds": {"ours": 0.1, evil: 0.2}, "ratios": {evil: spread}}
+    claim |= {"differences": {}, "peak_mb": {"ours": 10.0}}
+    facts = dict.fromkeys(("cores", "threads", "debiaser", "torch", "python", "platform"), evil)
+    page = write_speed_page({"claims": [claim], "environment": facts, "quick": True}, tmp_path / "page.html")
+    assert evil not in page.read_text() and "&lt;script&gt;" in page.read_text()
+
+
+def test_every_claim_of_the_issue_is_there() -> None:
+    assert set(CLAIMS) >= {"training", "pgd", "scoring", "sampling", "augmenting", "decoding", "start-up"}
+    assert CLAIMS["pgd"].at_most == 1.08
