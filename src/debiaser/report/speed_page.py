@@ -35,10 +35,7 @@ def write_speed_page(found: Found, destination: Path) -> Path:
 
 def facts(environment: Mapping[str, Any]) -> str:
     """The machine and the versions in one line."""
-    told = [
-        f"{environment['cores']} cores",
-        f"torch with {environment['threads']} thread{'s' * (environment['threads'] != 1)}",
-    ]
+    told = [f"{environment['cores']} cores", f"threads of torch: {environment['threads']}"]
     told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
     return ", ".join([*told, environment["platform"]])
 
