@@ -1,4 +1,4 @@
-"""What must hold for any scores, logits and labels: the sampler, the scores and the metrics against their definitions."""
+"""What must hold for any scores, logits and labels: sampler, scores and metrics against their definitions."""
 
 import numpy as np
 import torch
