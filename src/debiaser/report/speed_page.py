@@ -121,7 +121,9 @@ def growth(found: Found) -> dict[str, Any]:
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+            axis.set_major_formatter(
+                matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+            )
             axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         axes.grid(color=FAINT, linewidth=0.6)
         axes.set_xlabel("rows")
