@@ -19,7 +19,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def line(out: Path, *words: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "debiaser", "train", "digits", "--method", "pgd", "--epochs", "6"),
+        *(sys.executable, "-m", "debiaser", "train", "digits", "--method", "pgd", "--epochs", "4"),
         *("--quiet", "--json", "--out", str(out), *words),
     ]
 
@@ -39,11 +39,12 @@ def assert_same(one: Path, two: Path) -> None:
     assert metrics == numbers
 
 
-def undisturbed(out: Path) -> float:
-    """Seconds of a run that nothing disturbs."""
-    started = time.monotonic()
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A run that nothing disturbs, and its seconds."""
+    out, started = tmp_path_factory.mktemp("calm") / "runs", time.monotonic()
     subprocess.run(line(out), env=ENVIRONMENT, check=True, capture_output=True)
-    return time.monotonic() - started
+    return out, time.monotonic() - started
 
 
 def kill_at_random(out: Path, kills: int, within: float, seed: int) -> int:
@@ -63,19 +64,17 @@ def kill_at_random(out: Path, kills: int, within: float, seed: int) -> int:
     return hits
 
 
-def test_three_kills(tmp_path: Path) -> None:
-    within = undisturbed(tmp_path / "calm")
-    assert kill_at_random(tmp_path / "killed", 3, within, seed=0) >= 1
-    assert_same(tmp_path / "calm", tmp_path / "killed")
+def test_three_kills(calm: tuple[Path, float], tmp_path: Path) -> None:
+    assert kill_at_random(tmp_path / "killed", 3, calm[1], seed=0) >= 1
+    assert_same(calm[0], tmp_path / "killed")
     assert not [path for path in (tmp_path / "killed").rglob("*") if path.name == "checkpoint"]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_fifty_kills(tmp_path: Path) -> None:
-    within = undisturbed(tmp_path / "calm")
-    assert kill_at_random(tmp_path / "killed", 50, within, seed=1) >= 25
-    assert_same(tmp_path / "calm", tmp_path / "killed")
+def test_fifty_kills(calm: tuple[Path, float], tmp_path: Path) -> None:
+    assert kill_at_random(tmp_path / "killed", 50, calm[1], seed=1) >= 25
+    assert_same(calm[0], tmp_path / "killed")
 
 
 def test_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
@@ -132,8 +131,8 @@ def test_full_disk(small_disk: Path) -> None:
     assert not list(small_disk.rglob("*.part")) and not list(small_disk.rglob("result.json"))
 
 
-def test_a_truncated_result_is_made_again(tmp_path: Path) -> None:
-    undisturbed(tmp_path / "runs")
+def test_a_truncated_result_is_made_again(calm: tuple[Path, float], tmp_path: Path) -> None:
+    shutil.copytree(calm[0], tmp_path / "runs")
     (result,) = (tmp_path / "runs").glob("*/result.json")
     whole = json.loads(result.read_text())
     result.write_text(result.read_text()[:100])
@@ -142,9 +141,8 @@ def test_a_truncated_result_is_made_again(tmp_path: Path) -> None:
     assert json.loads(result.read_text())["metrics"] == whole["metrics"]
 
 
-def test_a_truncated_checkpoint_and_a_clock_that_jumps(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_and_a_clock_that_jumps(calm: tuple[Path, float], tmp_path: Path) -> None:
     """What an interrupted run left is cut and dated to another century: it is said, and the weights are the same."""
-    undisturbed(tmp_path / "calm")
     process = subprocess.Popen(line(tmp_path / "cut"), env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     until = time.monotonic() + 120
     while not (found := list((tmp_path / "cut").glob("stages/*/state.safetensors"))) and time.monotonic() < until:
@@ -156,7 +154,7 @@ def test_a_truncated_checkpoint_and_a_clock_that_jumps(tmp_path: Path) -> None:
         os.utime(path, (4e9, 4e9))
     done = subprocess.run(line(tmp_path / "cut"), env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0 and "is damaged" in done.stderr and "starts again" in done.stderr
-    assert_same(tmp_path / "calm", tmp_path / "cut")
+    assert_same(calm[0], tmp_path / "cut")
     for path in (tmp_path / "cut").rglob("*"):
         os.utime(path, (1e8, 1e8))
     again = subprocess.run(line(tmp_path / "cut"), env=ENVIRONMENT, capture_output=True, text=True, check=True)

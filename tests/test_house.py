@@ -181,6 +181,17 @@ def test_rule_is_kept(rule, folders):
     assert not (found := broken(rule, *folders)), found
 
 
+def test_every_page_has_a_policy_and_nothing_from_elsewhere():
+    templates = sorted((SOURCE / "report").glob("*.html"))
+    assert len(templates) >= 3
+    for path in templates:
+        text = path.read_text(encoding="utf-8")
+        if "<head>" in text:
+            assert 'http-equiv="Content-Security-Policy"' in text.split("</head>")[0], f"{path.name} has no policy"
+        assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", text), f"{path.name} loads something from elsewhere"
+        assert "| safe }}" not in text.replace("' | safe if", ""), f"{path.name} lets text through as it is"
+
+
 def test_no_machine_in_tracked_files():
     listing = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)

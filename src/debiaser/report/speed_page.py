@@ -35,10 +35,7 @@ def write_speed_page(found: Found, destination: Path) -> Path:
 
 def facts(environment: Mapping[str, Any]) -> str:
     """The machine and the versions in one line."""
-    told = [
-        f"{environment['cores']} cores",
-        f"torch with {environment['threads']} thread{'s' * (environment['threads'] != 1)}",
-    ]
+    told = [f"{environment['cores']} cores", f"threads of torch: {environment['threads']}"]
     told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
     return ", ".join([*told, environment["platform"]])
 
@@ -124,7 +121,9 @@ def growth(found: Found) -> dict[str, Any]:
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+            axis.set_major_formatter(
+                matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+            )
             axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         axes.grid(color=FAINT, linewidth=0.6)
         axes.set_xlabel("rows")
