@@ -121,7 +121,7 @@ const drawStrips = () => {
       const line = make("div", { class: strip.texts ? "strip of-texts" : "strip" });
       ["original", "taken from", "swapped"].forEach((title, number) => line.append(make("figure", {},
         strip.texts ? make("blockquote", {}, strip.texts[number]) : make("img", { src: strip.pictures[number], alt: title }),
-        make("figcaption", {}, title, make("br"), "says ", make("b", {}, strip.answers[number])))));
+        make("figcaption", {}, title, strip.texts ? ", " : make("br"), "says ", make("b", {}, strip.answers[number])))));
       home.append(line);
     }
   }

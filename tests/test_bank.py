@@ -1,0 +1,76 @@
+"""The bank of sets that judges the verdict: what is in it, what it counts, and that its thresholds stay frozen."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def bank() -> Any:
+    found = importlib.util.spec_from_file_location("bank", ROOT / "benchmarks" / "bank.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["bank"] = module  # its dataclasses look their module up
+    found.loader.exec_module(module)
+    return module
+
+
+def line(bank: Any, chosen: Any, verdict: str, named: str | None = None) -> dict[str, Any]:
+    facts = {"source": chosen.source, "rho": chosen.rho, "flips": chosen.flips, "imbalanced": chosen.imbalanced}
+    return {
+        **facts,
+        "key": chosen.key,
+        "verdict": verdict,
+        "named": named,
+        "cpu_seconds": 1,
+        "thresholds": bank.frozen(),
+    }
+
+
+def test_the_bank_holds_what_was_asked(bank: Any) -> None:
+    sets = bank.bank()
+    assert len({each.key for each in sets}) == len(sets)
+    unbiased = [each for each in sets if not each.shortcut]
+    assert len(unbiased) >= 60
+    assert {each.flips for each in unbiased} == {0, 0.02, 0.05, 0.1} and {each.imbalanced for each in unbiased} == {
+        True,
+        False,
+    }
+    assert {(each.source, each.rho) for each in unbiased} >= {("digits", None), ("mnist", 0.9), ("subset", None)}
+    for rho in (0.0, 0.01, 0.05):
+        for flips in (0.0, 0.05):
+            draws = [each for each in sets if (each.shortcut, each.rho, each.flips) == (True, rho, flips)]
+            assert len(draws) == 10 and {each.rows for each in draws} == {5000}
+
+
+def test_a_set_is_what_its_name_says_and_the_same_each_time(bank: Any, tmp_path: Path) -> None:
+    chosen = next(each for each in bank.bank() if each.source == "digits" and each.imbalanced and each.flips == 0)
+    split, again = bank.make(chosen, tmp_path), bank.make(chosen, tmp_path)
+    counts = np.bincount(split.y.numpy())
+    assert counts.min() * 10 < counts.max() and len(split.y) <= chosen.rows
+    assert np.array_equal(split.read(split.y[:5]).numpy(), again.read(again.y[:5]).numpy())
+
+
+def test_the_summary_counts_false_alarms_and_names(bank: Any) -> None:
+    sets = bank.bank()
+    lines = [line(bank, each, "biased", "colour") for each in sets if each.shortcut]
+    lines += [line(bank, each, "no evidence") for each in sets if not each.shortcut]
+    lines[0]["named"], lines[-1]["verdict"] = "frame", "biased"
+    told = bank.summary(lines)
+    assert told["false_alarms"] == [lines[-1]["key"]] and told["sets"] == told["of"] == len(sets)
+    assert sum(each["biased"] for each in told["with_shortcut"]) == 60
+    assert sum(each["colour_named"] for each in told["with_shortcut"]) == 59
+
+
+def test_a_file_made_under_other_thresholds_is_refused(bank: Any, tmp_path: Path) -> None:
+    old = line(bank, bank.bank()[0], "biased") | {"thresholds": {**bank.frozen(), "units": 1}}
+    (tmp_path / "bank.jsonl").write_text(json.dumps(old) + "\n{torn")
+    with pytest.raises(SystemExit, match="other thresholds"):
+        list(bank.run(tmp_path / "bank.jsonl", tmp_path, tmp_path, 0))
