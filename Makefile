@@ -12,7 +12,7 @@ VERSION := $(shell $(PYTHON) $(ASK) 2>/dev/null)
 MADE := $(VENV)/made-$(VERSION)
 
 EXTRAS_package :=
-EXTRAS_test := [test,dev]
+EXTRAS_test := [test,dev,docs]
 EXTRAS_docs := [docs]
 EXTRAS_all := [all,oracles,test,dev,docs]
 
