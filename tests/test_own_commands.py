@@ -246,7 +246,7 @@ def test_audit_of_a_dataset_in_memory(benchmark_digits: Benchmark, cache: Path) 
 def test_debias_compares_with_the_same_number_of_samples(debiased: tuple[Path, Any]) -> None:
     out, found = debiased
     assert {"before", "after", "controls", "test", "helped", "model_dir"} <= set(found)
-    assert "augmentation only" in found["controls"]
+    assert "augmentation only" in {*found["controls"], found["selection"]["chosen"]}
     for told in (found["before"], found["after"], *found["controls"].values()):
         assert 0 <= told["overall"]["mean"] <= 100 and len(told["per_class"]) == 10
     assert found["test"]["interval"][0] <= found["test"]["difference"] <= found["test"]["interval"][1]

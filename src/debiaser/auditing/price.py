@@ -76,6 +76,6 @@ def pays(even: Estimate, cost: float, gain: float) -> str:
 def compared(sentence: str, here: dict[str, Any], field: dict[str, Any] | None) -> str:
     """The sentence with the shares of such cases in this data and, where it was looked at, in the field."""
     told = f"{sentence[:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%"
-    if field is not None:
+    if field is not None and field["value"] is not None:
         told += f"; the field folder: {field['value']:.1f}% [{field['low']:.1f}, {field['high']:.1f}]"
     return told + "."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.estimates import resampled_means, resampled_seeds
 from debiaser.auditing.jobs import Rows, answer_inputs, read_model
-from debiaser.auditing.repair import CONTROLS, VANILLA, Trial
+from debiaser.auditing.repair import AUGMENTED, CONTROLS, VANILLA, Trial
 from debiaser.auditing.scoring import Vector
 from debiaser.auditing.swap import BATCH
 from debiaser.auditing.views import View
@@ -44,10 +44,10 @@ class Choice:
 
     @property
     def rival(self) -> str:
-        """The chosen model or, where that is vanilla, the best of the others: what vanilla is compared with."""
+        """The chosen model or, where that is vanilla, the best of the debiased: what vanilla is compared with."""
         if self.chosen != VANILLA:
             return self.chosen
-        others = [each for each in self.candidates if each["name"] != VANILLA]
+        others = [each for each in self.candidates if each["name"] not in (VANILLA, AUGMENTED)]
         return str(max(others, key=lambda each: each["criterion"])["name"])
 
     @property

@@ -42,7 +42,8 @@ def conflicting_share(examined: Examined) -> Estimate:
         how.append(words)
     expected = float(np.where(kinds.missed, 1 - kinds.wrong, 0.0)[examined.pool].mean())
     high = max(high, low)
-    return Estimate(float(np.clip(expected, low, high)), low, high, "; ".join(how))
+    value = float("nan") if kinds.abstains else float(np.clip(expected, low, high))  # no kinds, no point in between
+    return Estimate(value, low, high, "; ".join(how))
 
 
 def lower_end(examined: Examined, missed: Rows) -> tuple[float, str]:
@@ -72,4 +73,5 @@ def mislabelled_share(examined: Examined) -> Estimate:
         amiss = (examined.controls.conflicts_called.high or 0.0) / 100 if examined.controls else 0.0
         low = max(0.0, named - amiss * float(missed.mean()))
     how = "no kind is asserted" if kinds.abstains else "from the rows called so, less those called so by mistake"
-    return Estimate(expected, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")
+    value = float("nan") if kinds.abstains else expected
+    return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")

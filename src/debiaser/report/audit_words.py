@@ -66,11 +66,11 @@ def tiles(findings: Part) -> list[Part]:
     ]
     result = []
     for estimate, words, meaning in shown:
-        value = value_of(estimate)
-        if value is not None:
+        value, between = value_of(estimate), interval(estimate, words)
+        if value is not None or between:
             method = str(estimate.get("method") or "") if isinstance(estimate, dict) else ""
-            text = {"value": words(value), "words": meaning, "method": method}
-            result.append(text | {"interval": interval(estimate, words)})
+            big = words(value) if value is not None else between.removeprefix("between ").replace(" and ", "–")
+            result.append({"value": big, "words": meaning, "method": method, "interval": between})
     return result
 
 
