@@ -2,8 +2,8 @@
 
     python benchmarks/gradient_norms.py --out benchmarks/results/gradient_norms.json
 
-Networks: SimConv-1 (28 px), ResNet-18 of transformers (64 px), a BERT of four layers (64 words); random weights, eval
-mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
+Networks: SimConv-1, ResNet-18 of transformers on small and larger pictures, BERT of two layers on short and of four on
+longer texts (the more arithmetic a sample takes, the less a loop's overhead weighs); random weights, eval mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
 layer alone (the rest frozen). The loop and whole-network vmap run on a part of the samples and are scaled. Memory is
 that of fresh processes.
 """
@@ -11,6 +11,7 @@ that of fresh processes.
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,15 +34,17 @@ def resnet18() -> nn.Module:
     return ResNetForImageClassification(ResNetConfig(**sizes, layer_type="basic", num_labels=10))
 
 
-def small_bert() -> nn.Module:
-    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+def small_bert(layers: int) -> nn.Module:
+    sizes = {"hidden_size": 128, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 512}
     return BertForSequenceClassification(BertConfig(vocab_size=2000, num_labels=3, **sizes))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int, int]] = {
-    "SimConv-1": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 512),
-    "ResNet-18": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 64),
-    "BERT": (small_bert, lambda n: torch.randint(0, 2000, (n, 64)), 3, 64),
+    "SimConv-1, 28 px": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 512),
+    "ResNet-18, 32 px": (resnet18, lambda n: torch.randn(n, 3, 32, 32), 10, 128),
+    "ResNet-18, 64 px": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 64),
+    "BERT of 2 layers, 16 tokens": (partial(small_bert, 2), lambda n: torch.randint(0, 2000, (n, 16)), 3, 256),
+    "BERT of 4 layers, 64 tokens": (partial(small_bert, 4), lambda n: torch.randint(0, 2000, (n, 64)), 3, 64),
 }
 BATCH = 32  # for every way
 
