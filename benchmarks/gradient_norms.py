@@ -3,13 +3,15 @@
     python benchmarks/gradient_norms.py --out benchmarks/results/gradient_norms.json
 
 Networks: SimConv-1, ResNet-18 of transformers on small and larger pictures, BERT of two layers on short and of four on
-longer texts (the more arithmetic a sample takes, the less a loop's overhead weighs); random weights, eval mode, one thread. The other ways are written as their users write them, once for the whole network and once for the last
-layer alone (the rest frozen). The loop and whole-network vmap run on a part of the samples and are scaled. Memory is
-that of fresh processes.
+longer texts (the more arithmetic a sample takes, the less a loop's overhead weighs); random weights, eval mode. Ours
+takes its usual batches, as a plain forward pass beside it does; the others take batches of 32, written as their users
+write them, once for the whole network and once for the last layer alone (the rest frozen). The loop and whole-network
+vmap run on a part of the samples and are scaled. Memory is that of fresh processes, where all take batches of 32.
 """
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,12 +43,12 @@ def small_bert(layers: int) -> nn.Module:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int, int]] = {
     "SimConv-1, 28 px": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10, 512),
-    "ResNet-18, 32 px": (resnet18, lambda n: torch.randn(n, 3, 32, 32), 10, 128),
-    "ResNet-18, 64 px": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 64),
+    "ResNet-18, 32 px": (resnet18, lambda n: torch.randn(n, 3, 32, 32), 10, 256),
+    "ResNet-18, 64 px": (resnet18, lambda n: torch.randn(n, 3, 64, 64), 10, 256),
     "BERT of 2 layers, 16 tokens": (partial(small_bert, 2), lambda n: torch.randint(0, 2000, (n, 16)), 3, 256),
-    "BERT of 4 layers, 64 tokens": (partial(small_bert, 4), lambda n: torch.randint(0, 2000, (n, 64)), 3, 64),
+    "BERT of 4 layers, 64 tokens": (partial(small_bert, 4), lambda n: torch.randint(0, 2000, (n, 64)), 3, 256),
 }
-BATCH = 32  # for every way
+BATCH, USUAL = 32, 256  # of the other ways, and what `gradient_norms` takes unless told
 
 
 def weight_of(model: nn.Module) -> str:
@@ -108,14 +110,14 @@ def by_opacus(make: Callable[[], nn.Module], state: dict[str, Tensor], x: Tensor
     return run
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor, parameters: str = "head") -> Run:
-    return lambda: gradient_norms(model, TensorDataset(x, y), parameters=parameters, batch_size=BATCH)
+def ours(model: nn.Module, x: Tensor, y: Tensor, parameters: str = "head", batch: int = USUAL) -> Run:
+    return lambda: gradient_norms(model, TensorDataset(x, y), parameters=parameters, batch_size=batch)
 
 
-def forward(model: nn.Module, x: Tensor) -> Run:
+def forward(model: nn.Module, x: Tensor, batch: int = USUAL) -> Run:
     @torch.no_grad()
     def run() -> Tensor:
-        return torch.cat([logits_of(model(part)) for part in x.split(BATCH)])
+        return torch.cat([logits_of(model(part)) for part in x.split(batch)])
 
     return run
 
@@ -146,7 +148,7 @@ def ways(name: str) -> dict[str, Way]:
         "opacus": Way(by_opacus(make, state, x, y, False), 1),
         "opacus, last layer": Way(by_opacus(make, state, x, y, True), 1),
         "forward and backward": Way(forward_and_backward(model, x, y), 1),
-        "ours, whole network": Way(ours(model, x, y, "all"), 1),
+        "ours, whole network": Way(ours(model, x, y, "all", BATCH), 1),
     }
 
 
@@ -169,7 +171,11 @@ def measured(name: str, rounds: int) -> dict[str, object]:
 def show_peak(way: str) -> None:
     torch.manual_seed(0)
     model, x, y = resnet18().eval(), torch.randn(64, 3, 64, 64), torch.randint(0, 10, (64,))
-    whole = {"forward": forward(model, x), "ours": ours(model, x, y), "ours, whole network": ours(model, x, y, "all")}
+    whole = {
+        "forward": forward(model, x, BATCH),
+        "ours": ours(model, x, y, batch=BATCH),
+        "ours, whole network": ours(model, x, y, "all", BATCH),
+    }
     (whole[way] if way in whole else by_vmap_at_once(model, x, y))()
     print(peak_mb() / 1024)
 
@@ -184,13 +190,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, os.cpu_count() or 1])
     parser.add_argument("--peak")
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
     if chosen.peak:
         show_peak(chosen.peak)
         return
-    found: dict[str, object] = {name: measured(name, chosen.rounds) for name in NETWORKS}
+    found: dict[str, object] = {}
+    for threads in dict.fromkeys(chosen.threads):
+        torch.set_num_threads(threads)
+        found[f"threads {threads}"] = {name: measured(name, chosen.rounds) for name in NETWORKS}
     peaks = {
         way: float(in_fresh_process(__file__, "--peak", way))
         for way in ("forward", "ours", "ours, whole network", "vmap")
