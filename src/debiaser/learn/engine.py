@@ -74,6 +74,8 @@ class Stage:
 def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
     """A fresh optimiser over everything trainable."""
     parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise Problem("nothing can be trained: every parameter of the network is frozen (requires_grad is False)")
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
