@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,7 +74,7 @@ class ScoreSampler(Sampler[int]):
         self.probabilities = probabilities(scores, temperature, clip, rows)
         self.seed, self.length, self.epoch = seed, len(self.probabilities) if length is None else length, 0
         self.rank, self.world_size = place(rank, world_size)
-        if not isinstance(self.length, Integral) or self.length < 1:
+        if not isinstance(self.length, int | np.integer) or self.length < 1:
             raise Misuse(f"length must be a whole number of at least 1, got {self.length!r}")
         if self.length < self.world_size:
             raise Misuse(
