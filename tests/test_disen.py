@@ -189,8 +189,8 @@ def test_the_encoder_gives_what_entered_the_head() -> None:
     x, expected = torch.randn(3, 5), []
     network[2].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
     network(x)
-    encoder, shape = beheaded(network, x)
-    assert shape == (4, 7) and torch.equal(encoder(x), expected[0])
+    encoder, head = beheaded(network, x)
+    assert head.weight.shape == (4, 7) and torch.equal(encoder(x), expected[0])
 
 
 class Reshaping(nn.Module):

@@ -250,3 +250,9 @@ def test_more_rows_than_torch_multinomial_takes() -> None:
     found = np.bincount(sampler.draw(0).numpy() * 4 // rows, minlength=4) / 200_000
     tail = 100 * 10_000 / (2**24 + 1_000_000)
     assert found == pytest.approx([(1 - tail) / 4] * 3 + [(1 - tail) / 4 + tail], abs=0.005)
+
+
+@pytest.mark.parametrize("length", [2.5, "3", 0])
+def test_a_length_that_is_no_number_of_rows(length: Any) -> None:
+    with pytest.raises(Misuse, match="whole number"):
+        ScoreSampler([1.0, 2.0], length=length)

@@ -456,3 +456,30 @@ def test_modules_that_cache_in_the_forward_pass_stay_trainable() -> None:
     gradient_norms(model, TensorDataset(x, y))
     F.cross_entropy(model(x.requires_grad_()), y).backward()
     assert x.grad is not None
+
+
+class Cosine(nn.Linear):
+    """A linear layer by its class only: the logits are cosines."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * F.linear(F.normalize(x, dim=1), F.normalize(self.weight, dim=1))
+
+
+def test_a_head_that_does_more_than_multiply_is_refused() -> None:
+    x, y = torch.randn(9, 5), torch.arange(9) % 3
+    scaling = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    scaling[1].register_forward_hook(lambda _, __, out: out * 2)
+    for model in (nn.Sequential(nn.Linear(5, 4), Cosine(4, 3, bias=False)), scaling):
+        with pytest.raises(Problem, match=r"changes its input, .* parameters='1.weight'"):
+            gradient_norms(model, TensorDataset(x, y))
+        found = gradient_norms(model, TensorDataset(x, y), parameters="1.weight")
+        for row in (0, 8):
+            loss = F.cross_entropy(model(x[row : row + 1]), y[row : row + 1])
+            assert torch.isclose(found[row], torch.autograd.grad(loss, model[1].weight)[0].norm(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -1}, {"parameters": ["1.weight"]}])
+def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
+    for data in (TensorDataset(torch.randn(4, 5), torch.arange(4) % 3), [(torch.randn(5), 1)] * 4):
+        with pytest.raises(Misuse, match=next(iter(wrong))):
+            gradient_norms(nn.Linear(5, 3), data, **wrong)

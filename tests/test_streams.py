@@ -204,3 +204,35 @@ def test_a_process_that_is_killed_loses_at_most_a_part(tmp_path: Path) -> None:
     truth = gradient_norms(nn.Linear(4, 3), TensorDataset(x, y))
     assert torch.allclose(read_scores(folder), truth, rtol=1e-5)
     assert not [path for path in folder.iterdir() if path.suffix == ".part"]
+
+
+def test_a_mistake_does_not_spoil_the_folder(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    with pytest.raises(Problem, match="no layer"):
+        score_stream(model, Rows(x, y), tmp_path, head="absent")
+    assert score_stream(model, Rows(x, y), tmp_path) == 50
+    assert score_stream(model, Rows(x, y), tmp_path, p=2.0, chunk=7) == 50, "the usual values, said"
+
+
+def test_options_are_the_same_in_every_process(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    last = list(model.modules())[-1]
+    name = next(name for name, module in model.named_modules() if module is last)
+    kept = []
+    for number, chosen in enumerate(({"parameters": lambda each: each.startswith(name)}, {"head": last})):
+        score_stream(model, Rows(x, y), tmp_path / str(number), **chosen)
+        kept.append((tmp_path / str(number) / "stream.json").read_text())
+    assert "0x" not in kept[0] and name in kept[0] and name in kept[1]
+    with pytest.raises(Problem, match="another options"):
+        score_stream(model, Rows(x, y), tmp_path / "0", parameters=lambda _: True)
+
+
+def test_a_part_that_was_lost_is_made_again(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+    before = read_scores(tmp_path)
+    (tmp_path / "part-00001.parquet").unlink()
+    with pytest.raises(Problem, match="run score_stream again"):
+        read_scores(tmp_path)
+    assert score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16) == 50
+    assert torch.equal(read_scores(tmp_path), before)

@@ -205,8 +205,8 @@ def make_request(columns: Columns, out: str | Path | None, options: dict[str, An
         raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
 
 
-def debias(model: Any, dataset: Any = None, **options: Any) -> Any:
-    """Debias a network on a dataset, `debias(model, dataset)`, or data of one's own, `debias("folder")`.
+def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
+    """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
 
     The first gives the network and the scores (see `debiaser.methods.debias`), the second the findings of the command
     of that name, with a folder `out` for the page and the exported model.
@@ -217,4 +217,4 @@ def debias(model: Any, dataset: Any = None, **options: Any) -> Any:
         return debias_source(model, make_request(columns, options.pop("out", None), options))
     from debiaser.methods.debias import debias as debias_network
 
-    return debias_network(model, dataset, **options)
+    return debias_network(model, dataset, *how, **options)

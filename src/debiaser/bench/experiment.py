@@ -4,6 +4,7 @@ import logging
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from debiaser.learn.normalise import normalised
 from debiaser.learn.outputs import predict
 from debiaser.learn.processes import ALONE, Processes
 from debiaser.methods import METHODS
-from debiaser.methods.task import Journal, Task
+from debiaser.methods.task import Journal, Method, Task
 
 log = logging.getLogger("debiaser")
 EVALUATION_BATCH = 512
@@ -106,9 +107,31 @@ def make(
         processes=processes,
         precision=spec.precision,
     )
-    model = method.fit(task)
+    model = fitted(method, task, spec)
     logits = Logits.of(model, benchmark, device, processes)
     return processes.from_main(lambda: keep(spec, folder, benchmark, task, model, logits))
+
+
+def fitted(method: Method, task: Task, spec: Spec) -> nn.Module:
+    """The network that the method gives; what a person's own method does wrong is theirs to mend, and told so."""
+    if spec.method in METHODS:
+        return method.fit(task)
+    try:
+        model: Any = method.fit(task)
+    except Problem:
+        raise
+    except Exception as error:
+        said = f"{spec.method} failed: {type(error).__name__}: {error} (--debug shows where)"
+        raise Problem(said) from error
+    if not isinstance(model, nn.Module):
+        raise Problem(f"{spec.method} must return the network from fit, got {type(model).__name__}")
+    for name, vector in task.journal.vectors.items():
+        if vector.shape != (len(task.train),):
+            raise Problem(
+                f"{spec.method} noted '{name}' of shape {vector.shape}; a note has one number for each of "
+                f"{len(task.train)} training rows"
+            )
+    return model
 
 
 def keep(
@@ -121,7 +144,7 @@ def keep(
     result = results.new_result(spec, **found, environment=results.environment(str(task.device), spec.world_size))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    for key in dict.fromkeys([*task.journal.owned, task.journal.stages[-1]]):
+    for key in dict.fromkeys([*task.journal.owned, *task.journal.stages[-1:]]):
         task.checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
     return result
 

@@ -9,13 +9,14 @@ import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debiaser.bench.declared import declared
 from debiaser.bench.settings import SETTINGS
-from debiaser.errors import Misuse, known
+from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def new_spec(
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
-        fields=as_declared(kind(**fields)),
+        fields=as_declared(with_fields(kind, fields)),
         options=asked,
         code="" if method in METHODS else hashlib.sha256(Path(method.rpartition(":")[0]).read_bytes()).hexdigest(),
         precision=precision,
@@ -181,6 +182,17 @@ def planned_spec(
     )
 
 
+def with_fields(kind: type, fields: Mapping[str, Any]) -> "Method":
+    """The method with these fields; what it refuses is told in one line."""
+    try:
+        method: Method = kind(**fields)
+    except Problem:
+        raise
+    except (AssertionError, TypeError, ValueError) as error:
+        raise Misuse(f"{kind.__name__} does not take these fields: {error}; --set key=value gives one") from error
+    return method
+
+
 def as_declared(method: "Method") -> dict[str, Any]:
     """The method's fields as plain values of their declared types."""
     return of_types(dataclasses.asdict(method), typing.get_type_hints(type(method)))  # type: ignore[call-overload]
@@ -191,7 +203,11 @@ def of_types(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, A
 
     def plain(name: str, value: Any) -> Any:
         wants_float = kinds[name] is float or float in typing.get_args(kinds[name])
-        return float(value) if wants_float and value is not None else value
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise Misuse(f"the field {name} is a {type(value).__name__}; use numbers, texts, true or false") from None
+        return float(value) if wants_float and isinstance(value, int | float) else value
 
     return {name: plain(name, value) for name, value in values.items()}
 
@@ -225,11 +241,21 @@ def parse_pairs(what: str, kinds: Mapping[str, Any], pairs: Iterable[str]) -> di
 
 
 def parse_value(name: str, text: str, kind: Any) -> Any:
-    """The text as a value of this type."""
+    """The text as a value of this type; of several types, the first that it fits."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         if text.lower() == "none":
             return None
-        kind = next(each for each in typing.get_args(kind) if each is not type(None))
+        *others, kind = (each for each in typing.get_args(kind) if each is not type(None))
+        for each in others:
+            with suppress(Misuse):
+                return parse_value(name, text, each)
+    if typing.get_origin(kind) is typing.Literal:
+        values = {str(each): each for each in typing.get_args(kind)}
+        if text not in values:
+            raise known(name, text, values)
+        return values[text]
+    if kind not in (bool, int, float, str):
+        raise Misuse(f"{name} cannot be given as a text: it is neither a number nor a text, true or false")
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise Misuse(f"{name} is true or false, got '{text}'")

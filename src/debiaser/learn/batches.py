@@ -14,6 +14,8 @@ from debiaser.learn.calls import LABELS
 
 def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
     """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
+    if batch_size < 1:
+        raise Misuse(f"batch_size must be at least 1, got {batch_size}")
     if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not row by row
         data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
     if isinstance(data, Split):

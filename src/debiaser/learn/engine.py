@@ -74,6 +74,8 @@ class Stage:
 def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
     """A fresh optimiser over everything trainable."""
     parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise Problem("nothing can be trained: every parameter of the network is frozen (requires_grad is False)")
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
@@ -151,7 +153,7 @@ def run_epoch(
                 group["lr"] = rate
             loss = step(objective, optimizer, stage, part, augmenting, shared)
             if not math.isfinite(loss):
-                raise diverged(stage, epoch, number)
+                raise diverged(stage, epoch, number, part)
             total += loss * len(part)
             stage.listener.step()
         if shared:
@@ -198,8 +200,11 @@ def lower_precision(stage: Stage) -> AbstractContextManager[object]:
     return torch.autocast(torch.device(stage.device).type, torch.bfloat16)
 
 
-def diverged(stage: Stage, epoch: int, number: int) -> Problem:
-    """What to say when the loss is no longer a number."""
+def diverged(stage: Stage, epoch: int, number: int, rows: Tensor) -> Problem:
+    """What to say when the loss of these rows is no longer a number."""
+    x = stage.split.batch(rows).x
+    if isinstance(x, Tensor) and not bool((finite := x.isfinite().reshape(len(rows), -1).all(1)).all()):
+        return Problem(f"the input of training row {int(rows[~finite][0])} is NaN or infinite; mend it or leave it out")
     return Problem(
         f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
         f"the learning rate {stage.recipe.lr:g} is probably too high; try a smaller one, or clip the gradient"

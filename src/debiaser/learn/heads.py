@@ -25,6 +25,19 @@ def width(layer: nn.Module) -> int:
     return int(layer.weight.shape[0])  # type: ignore[index]
 
 
+def plain_output(layer: nn.Module, entering: Tensor) -> Tensor:
+    """What a linear layer gives if it is nothing else: a subclass or a hook may normalise or scale."""
+    kind = next(each for each in (nn.Linear, *CONVOLUTIONS) if isinstance(layer, each))
+    return kind.forward(layer, entering)  # type: ignore[arg-type]
+
+
+def close(one: Tensor, two: Tensor) -> bool:
+    """Whether two outputs of a layer differ by rounding at most; those that are not finite are for others to judge."""
+    tolerance = 1e-4 + 16 * max(torch.finfo(one.dtype).eps, torch.finfo(two.dtype).eps)
+    apart, largest = (one.float() - two.float()).abs(), two.float().abs().amax()
+    return not bool((apart > tolerance * largest).any())
+
+
 def same(out: Tensor, logits: Tensor) -> bool:
     """Whether logits are what a layer gave, in whatever shape and precision."""
     if out.numel() != logits.numel():
@@ -110,6 +123,7 @@ class Head:
     name: str
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    is_proven: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
@@ -148,6 +162,9 @@ class Head:
             )
         if not (same(out, logits) or same_but_for_shifts(out, logits)):
             raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
+        if not self.is_proven and not close(out, plain_output(self.layer, entering)):
+            raise self.unfit("changes its input, its weight or its output beside the product of the two")
+        self.is_proven = True
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
 
     def unfit(self, reason: str) -> Problem:

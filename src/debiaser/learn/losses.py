@@ -5,11 +5,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.errors import Misuse
+from debiaser.learn.calls import at_least_single
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """(b,) -log f(y|x)."""
-    return F.cross_entropy(logits, y, reduction="none")
+    """(b,) -log f(y|x), in 32 bits or more."""
+    return F.cross_entropy(at_least_single(logits), y, reduction="none")
 
 
 def generalised_cross_entropy(logits: Tensor, y: Tensor, alpha: float = 0.7, extra_q: bool = False) -> Tensor:

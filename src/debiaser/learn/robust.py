@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
+from debiaser.learn.calls import call
 from debiaser.learn.losses import cross_entropy
 from debiaser.learn.objectives import Objective
 
@@ -53,12 +54,12 @@ class GroupDRO(Objective):
         self.register_buffer("log_weights", start.log_softmax(0))
 
     def forward(self, batch: Batch) -> Tensor:
-        losses = cross_entropy(self.model(batch.x), batch.y)
+        losses = cross_entropy(call(self.model, batch.x), batch.y)
         group_losses, _ = group_means(losses, self.groups[batch.rows], len(self.log_weights))
         if self.training:
             step = self.eta * (group_losses.detach() + self.margins)
             self.log_weights.copy_((self.log_weights + step).log_softmax(0))
-        return self.log_weights.exp() @ group_losses
+        return self.log_weights.exp().to(group_losses) @ group_losses
 
     def extra_repr(self) -> str:
         return f"eta={self.eta}"
@@ -86,7 +87,7 @@ class IRM(Objective):
         self.strength = self.penalty if epoch >= round(self.anneal * epochs) else 1.0
 
     def forward(self, batch: Batch) -> Tensor:
-        logits, where = self.model(batch.x), self.environments[batch.rows]
+        logits, where = call(self.model, batch.x), self.environments[batch.rows]
         losses, present = group_means(cross_entropy(logits, batch.y), where, self.count)
         slopes, _ = group_means(scale_slopes(logits, batch.y), where, self.count)
         total = (losses + self.strength * slopes.square()).sum() / present.sum()

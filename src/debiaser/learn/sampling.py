@@ -74,8 +74,8 @@ class ScoreSampler(Sampler[int]):
         self.probabilities = probabilities(scores, temperature, clip, rows)
         self.seed, self.length, self.epoch = seed, len(self.probabilities) if length is None else length, 0
         self.rank, self.world_size = place(rank, world_size)
-        if self.length < 1:
-            raise Misuse(f"length must be at least 1, got {self.length}")
+        if not isinstance(self.length, int | np.integer) or self.length < 1:
+            raise Misuse(f"length must be a whole number of at least 1, got {self.length!r}")
         if self.length < self.world_size:
             raise Misuse(
                 f"{self.length} rows a pass leave some of {self.world_size} processes with none; "

@@ -6,8 +6,10 @@ they were made by and, once the stream has ended, how many rows there are.
 
 import hashlib
 import importlib
+import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.batches import as_loader, part_of, split_item
 from debiaser.learn.calls import bare, device_of, random_state_kept
 from debiaser.learn.scores import checked, norms_of
+from debiaser.learn.whole import choose
 
 
 def score_stream(
@@ -46,7 +49,7 @@ def score_stream(
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
     with files.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
-        if "rows" in notes:
+        if "rows" in notes and rows_in(folder) == notes["rows"]:
             return int(notes["rows"])
         done = finished(folder, part_rows)
         labels: list[Tensor] = []
@@ -64,13 +67,22 @@ def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     for name, tensor in bare(model).state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return {"model": digest.hexdigest(), "options": {name: repr(value) for name, value in options.items()}}
+    usual = {name: each.default for name, each in inspect.signature(norms_of).parameters.items()}
+    unusual = {name: value for name, value in options.items() if name != "chunk" and value != usual.get(name)}
+    return {"model": digest.hexdigest(), "options": {name: in_words(model, unusual[name]) for name in unusual}}
+
+
+def in_words(model: nn.Module, option: Any) -> str:
+    """An option in words that are the same in another process: a layer by its name, a function by what it chooses."""
+    if isinstance(option, nn.Module):
+        return repr(next((name for name, module in bare(model).named_modules() if module is option), "foreign"))
+    return repr(list(choose(bare(model), option)) if callable(option) else option)
 
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
     place = folder / "stream.json"
-    if not place.exists():
+    if not (place.exists() and part_path(folder, 0).exists()):  # nothing is lost where nothing was finished
         files.write_json(place, notes)
         return notes
     kept: dict[str, Any] = json.loads(place.read_text())
@@ -92,6 +104,16 @@ class Done:
 def part_path(folder: Path, number: int) -> Path:
     """Where a part of the scores is."""
     return folder / f"part-{number:05d}.parquet"
+
+
+def rows_in(folder: Path) -> int:
+    """How many rows the parts hold up to the first that is missing or cannot be read."""
+    rows = number = 0
+    with suppress(OSError, ValueError):
+        while True:
+            rows += arrow("pyarrow.parquet").read_metadata(part_path(folder, number)).num_rows
+            number += 1
+    return rows
 
 
 def finished(folder: Path, part_rows: int) -> Done:

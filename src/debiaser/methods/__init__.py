@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from debiaser.errors import Misuse, known
+from debiaser.errors import Misuse, Problem, known
 from debiaser.methods.bpa import BPA
 from debiaser.methods.cnc import CNC
 from debiaser.methods.disen import Disen
@@ -44,7 +44,10 @@ def find_method(name: str) -> type:
         raise Misuse(f"{file} is not a Python file; give path/to/file.py:Class")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise Problem(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
     own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
     methods = {kind.__name__: kind for kind in own if dataclasses.is_dataclass(kind) and hasattr(kind, "fit")}
     if wanted not in methods:

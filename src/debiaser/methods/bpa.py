@@ -11,7 +11,7 @@ from debiaser.errors import Misuse, known
 from debiaser.learn.groups import Groups, spherical_kmeans, stream_seed, timed
 from debiaser.learn.losses import cross_entropy
 from debiaser.learn.objectives import Objective, Supervised
-from debiaser.learn.outputs import Outputs
+from debiaser.learn.outputs import Outputs, call
 from debiaser.learn.robust import check_number, check_share
 from debiaser.methods.task import Task
 
@@ -99,10 +99,10 @@ class ClusterWeighted(Objective):
         self.renew()
 
     def forward(self, batch: Batch) -> Tensor:
-        losses = cross_entropy(self.model(batch.x), batch.y)
+        losses = cross_entropy(call(self.model, batch.x), batch.y)
         if self.training:
             self.weights[batch.rows] = self.next_weights(batch.rows)
-            self.losses[batch.rows] = losses.detach()
+            self.losses[batch.rows] = losses.detach().to(self.losses)
             self.steps += 1
             if self.steps % self.rule.every == 0:
                 self.renew()

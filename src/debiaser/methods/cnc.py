@@ -14,7 +14,7 @@ from debiaser.errors import Misuse, known
 from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed, timed
 from debiaser.learn.losses import cross_entropy
 from debiaser.learn.objectives import Objective, Supervised
-from debiaser.learn.outputs import Outputs, evaluating, find_head
+from debiaser.learn.outputs import Outputs, call, evaluating, find_head
 from debiaser.learn.robust import check_number, check_share
 from debiaser.methods.task import Task
 from debiaser.randomness import numpy_stream
@@ -209,7 +209,7 @@ class Contrast(Objective):
         inputs: list[Tensor] = []
         hook = self.model.get_submodule(self.head).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
         try:
-            logits = self.model(batch.x)
+            logits = call(self.model, batch.x)
         finally:
             hook.remove()
         near = F.normalize(inputs[0].flatten(1), dim=1)

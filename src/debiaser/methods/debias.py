@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
 from debiaser.learn.batches import split_item
-from debiaser.learn.calls import LABELS, device_of
+from debiaser.learn.calls import LABELS, bare, call, check_labels, device_of, random_state_kept
 from debiaser.learn.engine import Row
+from debiaser.learn.outputs import evaluating
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Method, Task, clone
@@ -30,15 +31,15 @@ class Debiased:
 
 def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     """A split over a dataset of (x, y) pairs or of dictionaries; labels are read once, inputs when needed."""
-    if isinstance(dataset, Split):
-        return dataset
     if not isinstance(dataset, Sized) or isinstance(dataset, DataLoader):
         raise Misuse("debias needs a map-style dataset of (x, y) pairs with a length, not a loader or a stream")
     if not len(dataset):
         raise Misuse("the dataset has no rows; give it at least one")
+    if isinstance(dataset, Split):
+        return dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return Split.of(dataset.tensors[0], whole_numbers(dataset.tensors[1]))
-    y = whole_numbers(torch.as_tensor([label_of(dataset[row]) for row in range(len(dataset))]))
+    y = whole_numbers([label_of(dataset[row]) for row in range(len(dataset))])
 
     def read(chosen: Tensor) -> Any:
         return split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
@@ -48,21 +49,36 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
 
 def label_of(item: Any) -> Any:
     """The label of one row: (x, y, ...), or a dictionary with "labels" or "label"."""
-    if not isinstance(item, Mapping):
+    if isinstance(item, tuple | list) and len(item) >= 2:
         return item[1]
+    if not isinstance(item, Mapping):
+        raise Misuse(f"a row must be a pair (x, y) or a dictionary with labels, got {type(item).__name__}")
     name = next((name for name in LABELS if name in item), None)
     if name is None:
         raise Misuse(f"a row has no label under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
     return item[name]
 
 
-def whole_numbers(labels: Tensor) -> Tensor:
+def whole_numbers(given: Tensor | list[Any]) -> Tensor:
     """The labels, if they are class numbers from 0 on."""
+    try:
+        labels = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise Misuse(f"labels must be class numbers from 0 on, got {given[0]!r}") from None
     if labels.ndim != 1 or labels.is_floating_point() or int(labels.min()) < 0:
         raise Misuse(
             f"labels must be a vector of class numbers from 0 on, got {labels.dtype} of shape {tuple(labels.shape)}"
         )
-    return labels
+    return labels.long()
+
+
+def check_classes(model: nn.Module, split: Split) -> None:
+    """Refuse labels that the network has no logit for, before anything is trained."""
+    device = device_of(model)
+    few = split.batch(torch.arange(min(2, len(split)))).to(device)
+    with random_state_kept(device), evaluating(model):
+        classes = call(bare(model), few.x).reshape(len(few), -1).shape[1]
+    check_labels(split.y, classes, torch.arange(len(split)))
 
 
 def debias(
@@ -73,7 +89,13 @@ def debias(
     seed: int = 0,
 ) -> Debiased:
     """The debiased network, from a copy of `model` as it is now, and the scores; the given model is not changed."""
-    task = Task(as_split(dataset), lambda _: clone(model), recipe or Recipe(), seed, device=device_of(model))
+    if isinstance(method, str | type):
+        raise Misuse(f"method is a method with its fields, as in method=PGD(p=1), not {method!r}")
+    if not isinstance(recipe, Recipe | None):
+        raise Misuse(f"recipe is a Recipe, as in recipe=Recipe(epochs=10), not {recipe!r}")
+    split = as_split(dataset)
+    check_classes(model, split)
+    task = Task(split, lambda _: clone(model), recipe or Recipe(), seed, device=device_of(model))
     trained = (method or PGD()).fit(task)
     scores = task.journal.vectors.get("score")
     return Debiased(

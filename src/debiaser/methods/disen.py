@@ -61,11 +61,11 @@ class Disen:
     def start(self, task: Task) -> tuple[list[nn.Module], list[nn.Module]]:
         """Two encoders and two heads, intrinsic first, each with a start of its own."""
         x = next(task.train.batches(2)).to(task.device).x
-        encoders, shapes = zip(*(beheaded(task.new_model(name).to(task.device), x) for name in NAMES), strict=True)
-        classes, width = shapes[0]
+        encoders, removed = zip(*(beheaded(task.new_model(name).to(task.device), x) for name in NAMES), strict=True)
+        classes, width = removed[0].weight.shape[:2]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(task.seed, "init", "heads"))
-            heads: list[nn.Module] = [nn.Linear(2 * width, classes) for _ in NAMES]
+            heads: list[nn.Module] = [nn.Linear(2 * width, classes).to(removed[0].weight.dtype) for _ in NAMES]
         return list(encoders), heads
 
 
@@ -133,11 +133,11 @@ class Disentangling(Objective):
         return repr(self.how)
 
 
-def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[int, int]]:
-    """The network with its linear head replaced by nothing, and that head's classes and width."""
+def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
+    """The network with its linear head replaced by nothing, and that head."""
     with evaluating(model):
         head = find_head(model, x)
-        classes, width = head.weight.shape[:2]  # type: ignore[index]
+        width = int(head.weight.shape[1])  # type: ignore[index]
         path = next(name for name, module in model.named_modules() if module is head)
         if path:
             above, _, name = path.rpartition(".")
@@ -149,4 +149,4 @@ def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[int, int]]:
                 f"without its head '{path}' the network does not give the {width} features that enter it; "
                 "take a network that ends in its head"
             )
-    return model, (int(classes), int(width))
+    return model, head

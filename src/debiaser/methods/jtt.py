@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
 from debiaser.learn.objectives import Supervised
-from debiaser.learn.outputs import Outputs
+from debiaser.learn.outputs import Outputs, call
 from debiaser.learn.sampling import ScoreSampler
 from debiaser.methods.task import Task
 
@@ -73,7 +73,7 @@ class Recorded(Supervised):
         self.register_buffer("wrong", torch.zeros(rows, dtype=torch.bool))
 
     def forward(self, batch: Batch) -> Tensor:
-        logits: Tensor = self.model(batch.x)
+        logits = call(self.model, batch.x)
         self.wrong[batch.rows] = logits.detach().argmax(1) != batch.y
         return torch.mean(self.loss(logits, batch.y))
 

@@ -1,0 +1,75 @@
+"""`debias(model, dataset)`: every method on whatever networks give and take, and input that cannot be meant."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from debiaser import EIIL, GEORGE, PGD, Recipe, debias
+from debiaser.errors import Misuse, Problem
+from debiaser.methods import METHODS
+
+SHORT = Recipe(epochs=1, batch_size=16, lr=0.01)
+METHODS_HERE = {name: kind() for name, kind in METHODS.items()} | {
+    "eiil": EIIL(steps=20),
+    "irm": EIIL(steps=20, learner="irm"),
+    "george": GEORGE(reduce="pca"),
+}
+X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(40) % 3
+
+
+class Named(nn.Module):
+    """Takes its input by name and gives a dictionary, as transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.last(self.first(pixel_values).relu())}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("name", METHODS_HERE)
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_every_method_takes_dictionaries_and_other_precisions(name: str) -> None:
+    rows = [{"pixel_values": x, "labels": y} for x, y in zip(X, Y, strict=True)]
+    debias(Named(), rows, METHODS_HERE[name], SHORT)
+    for dtype in (torch.float64, torch.bfloat16):
+        done = debias(network().to(dtype), TensorDataset(X.to(dtype), Y), METHODS_HERE[name], SHORT)
+        assert {each.dtype for each in done.model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (TensorDataset(X, Y + 1), "the label of row 2 is 3, but the model gives 3 logits"),
+        ([(x, "cat") for x in X], "class numbers from 0 on, got 'cat'"),
+        (TensorDataset(X), "a pair"),
+        ((X, Y), "a pair"),
+    ],
+)
+def test_labels_that_cannot_be_meant(dataset: Any, words: str) -> None:
+    with pytest.raises(Problem, match=words):
+        debias(network(), dataset, recipe=SHORT)
+
+
+def test_labels_may_be_true_and_false() -> None:
+    debias(network(), [(x, bool(y)) for x, y in zip(X, Y, strict=True)], PGD(), SHORT)
+
+
+@pytest.mark.parametrize("how", [{"method": PGD}, {"method": "pgd"}, {"recipe": "fast"}, {"recipe": {"epochs": 1}}])
+def test_a_method_and_a_recipe_are_objects(how: dict[str, Any]) -> None:
+    with pytest.raises(Misuse, match=" is a "):
+        debias(network(), TensorDataset(X, Y), **how)
+
+
+def test_a_frozen_network_is_refused() -> None:
+    with pytest.raises(Problem, match="frozen"):
+        debias(network().requires_grad_(False), TensorDataset(X, Y), recipe=SHORT)
