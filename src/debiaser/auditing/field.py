@@ -88,7 +88,7 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
         except (OSError, ValueError, Image.DecompressionBombError):
             continue
     if not sides:
-        raise Problem(f"none of the pictures in --field {path} can be read")
+        raise Problem(f"none of the pictures in --field {path} can be read; give a folder of pictures that open")
     own, there = pictures_of(subject.own).largest_side, int(np.median(sides))
     if not own / OTHER_SIZE <= there <= own * OTHER_SIZE:
         raise Problem(

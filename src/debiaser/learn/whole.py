@@ -27,7 +27,7 @@ def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
     """The trainable parameters that are meant, by name."""
     trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not isinstance(parameters, str) and not callable(parameters):
-        raise Misuse(f"parameters is a text or a function of a parameter's name, not {parameters!r}")
+        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
     if isinstance(parameters, str):
         chosen = {name: each for name, each in trainable.items() if is_meant(name, parameters)}
     else:

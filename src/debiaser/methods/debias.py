@@ -90,9 +90,9 @@ def debias(
 ) -> Debiased:
     """The debiased network, from a copy of `model` as it is now, and the scores; the given model is not changed."""
     if isinstance(method, str | type):
-        raise Misuse(f"method is a method with its fields, as in method=PGD(p=1), not {method!r}")
+        raise Misuse(f"method cannot be {method!r}; give a method with its fields, as in method=PGD(p=1)")
     if not isinstance(recipe, Recipe | None):
-        raise Misuse(f"recipe is a Recipe, as in recipe=Recipe(epochs=10), not {recipe!r}")
+        raise Misuse(f"recipe cannot be {recipe!r}; give a Recipe, as in recipe=Recipe(epochs=10)")
     split = as_split(dataset)
     check_classes(model, split)
     task = Task(split, lambda _: clone(model), recipe or Recipe(), seed, device=device_of(model))

@@ -129,7 +129,7 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
             add_products(total, residuals[rows], features[rows], part[rows].to(features))
         first += len(batch.labels)
     if total is None:
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     return Fisher(finished(total, weights, first), parameters)
 
 
@@ -200,16 +200,16 @@ def take(weights: Tensor | None, first: int, rows: int) -> Tensor:
     if weights is None:
         return torch.ones(rows, dtype=torch.float64)
     if first + rows > len(weights):
-        raise Misuse(f"there are {len(weights):,} weights, but more samples than that")
+        raise Misuse(f"there are {len(weights):,} weights, but more samples than that; give one weight per sample")
     return weights[first : first + rows]
 
 
 def finished(total: Tensor, weights: Tensor | None, rows: int) -> Tensor:
     """The whole symmetric matrix from its upper triangle, a mean where all samples count the same."""
     if not rows:
-        raise Misuse("the dataset has no rows")
+        raise Misuse("the dataset has no rows; give it at least one")
     if weights is not None and rows != len(weights):
-        raise Misuse(f"there are {len(weights):,} weights, but {rows:,} samples")
+        raise Misuse(f"there are {len(weights):,} weights, but {rows:,} samples; give one weight per sample")
     matrix = total.triu() + total.triu(1).T
     if not bool(torch.isfinite(matrix).all()):
         raise Problem("the gradients hold NaN or infinity: the model or its inputs do; look at the logits first")
