@@ -23,7 +23,7 @@ from debiaser.bench.studies.tally import Scale, findings
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.report import studies as report
-from debiaser.report.records import record_table
+from debiaser.report.records import own_row, record_table
 from debiaser.report.tables import markdown_table, summary_rows
 
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -50,10 +50,13 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [usual] [name=value ...]`, a file, `theory`, or `studies [summary]`."""
+    """The table for a mark: `dataset [usual] [name=value ...]`, a file, `own`, `theory`, or `studies [summary]`."""
     if what == "theory":
         return theory_table(results)
     dataset, *filters = what.split()
+    if dataset == "own":
+        paths = sorted((results / "own").glob("*.json"))
+        return record_table([own_row(path.stem, json.loads(path.read_text())) for path in paths]) + "\n"
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):

@@ -11,6 +11,34 @@ def record_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What an audit or a debiasing of someone's own data reached (`benchmarks/own_data.py`), as a row."""
+    everyone = found.get("regret", {}).get("overall", {})
+    compared = found.get("test", {})
+    interval, rival = compared.get("interval", ()), found.get("selection", {}).get("rival")
+    return {
+        "data": name.replace("_noise", ", labels flipped: "),
+        "verdict": found["verdict"],
+        "why": " ".join(found["reasons"]),
+        "average precision of the scores": found.get("average_precision", {}).get("score", "–"),
+        "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
+        "chosen": found.get("regret", {}).get("chosen", "–"),
+        **{f"{each}, %": everyone.get(full, "–") for each, full in CANDIDATES.items()},
+        "its rival minus vanilla": f"{compared['difference']:+.1f} [{interval[0]:.1f}, {interval[1]:.1f}] ({rival})"
+        if interval
+        else "–",
+        "minutes": found["seconds"] / 60,
+    }
+
+
+# by what the table calls them
+CANDIDATES = {
+    "vanilla": "vanilla (class-balanced)",
+    "PGD, half of the draws by score": "PGD, 50% of draws by score",
+    "PGD, all draws by score": "PGD, 100% of draws by score",
+}
+
+
 def as_cell(value: Any) -> str:
     """Three digits of a share or ratio; anything else as it is."""
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
