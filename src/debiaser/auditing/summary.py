@@ -66,7 +66,7 @@ def what_next(examined: Examined) -> dict[str, Any]:
         f"Look at the rows that stand out and mark them: {int((kind != 'aligned').sum()):,} go against the easy rule."
     ]
     if (kind == "mislabelled").any():
-        steps.append(f"Check the labels of the {int((kind == 'mislabelled').sum()):,} likely mislabelled rows first.")
+        steps.append(f"Check labels first where they are likely wrong: {int((kind == 'mislabelled').sum()):,} rows.")
     if examined.verdict == "biased":
         steps.append(
             "Train with the weights below, or let `debiaser debias` do it, prove the difference and export a model."

@@ -115,8 +115,13 @@ def _points(estimate: Part) -> str:
     value = value_of(estimate)
     if value is None:
         return ""
-    between = interval(estimate, lambda bound: f"{bound:+.1f}")
-    return f"{value:+.1f} points beyond chance" + (f", {between}" if between else "")
+    between = interval(estimate, signed)
+    return f"{signed(value)} points beyond chance" + (f", {between}" if between else "")
+
+
+def signed(value: float) -> str:
+    """+0.4, and never -0.0."""
+    return f"{round(value, 1) + 0.0:+.1f}"
 
 
 def p_words(value: Any) -> str:
