@@ -1,0 +1,44 @@
+"""What the clusters of finished runs hold: whether rows that go against the shortcut have clusters of their own.
+
+    python benchmarks/clusters.py RUN_FOLDER... --out results/search/george_clusters.json
+
+Reads the vectors that the runs kept; bias labels are used only to judge what a method found.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from bpa_clusters import described
+
+from debiaser.files import write_json
+
+
+def row_of(folder: Path) -> dict[str, object]:
+    """A run's clusters in figures."""
+    result = json.loads((folder / "result.json").read_text())
+    with np.load(folder / "vectors.npz") as vectors:
+        clusters, conflicting = vectors["cluster"], vectors["conflicting"] == 1
+    return {
+        "method": result["method"],
+        "rho": result["rho"],
+        "seed": result["seed"],
+        "unbiased accuracy": result["metrics"]["unbiased"],
+        "clusters": len(np.unique(clusters)),
+        **described(clusters.astype(np.int64), conflicting),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    rows = sorted((row_of(run) for run in chosen.runs), key=lambda row: (row["method"], row["rho"], row["seed"]))
+    write_json(chosen.out, {"rows": rows})
+    print(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
