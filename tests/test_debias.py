@@ -1,14 +1,17 @@
 """`debias(model, dataset)`: every method on whatever networks give and take, and input that cannot be meant."""
 
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from debiaser import EIIL, GEORGE, PGD, Recipe, debias
+from debiaser import EIIL, GEORGE, PGD, LfF, Recipe, debias
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.groups import reduce_features
 from debiaser.methods import METHODS
 
 SHORT = Recipe(epochs=1, batch_size=16, lr=0.01)
@@ -66,10 +69,23 @@ def test_labels_may_be_true_and_false() -> None:
 
 @pytest.mark.parametrize("how", [{"method": PGD}, {"method": "pgd"}, {"recipe": "fast"}, {"recipe": {"epochs": 1}}])
 def test_a_method_and_a_recipe_are_objects(how: dict[str, Any]) -> None:
-    with pytest.raises(Misuse, match=" is a "):
+    with pytest.raises(Misuse, match="cannot be .*; give a "):
         debias(network(), TensorDataset(X, Y), **how)
 
 
 def test_a_frozen_network_is_refused() -> None:
     with pytest.raises(Problem, match="frozen"):
         debias(network().requires_grad_(False), TensorDataset(X, Y), recipe=SHORT)
+
+
+def test_lff_by_gradient_refuses_a_head_that_does_more_than_multiply() -> None:
+    scaling = network()
+    scaling[2].register_forward_hook(lambda _, __, out: out * 2)
+    with pytest.raises(Problem, match="changes its input"):
+        debias(scaling, TensorDataset(X, Y), LfF(score="gradient"), SHORT)
+
+
+def test_a_class_of_one_row_is_a_cluster_without_complaints_of_others() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        reduce_features(np.ones((1, 5)), np.ones((3, 5)), "pca", 2, 0)

@@ -61,6 +61,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on features X (n, ...) and labels y (n,) of any kind."""
         values, labels = validate_data(self, X, y, allow_nd=self.module is not None, dtype=[np.float64, np.float32])
         check_classification_targets(labels)
+        if self.hidden < 1:
+            raise Misuse(f"hidden must be at least 1, got {self.hidden}")
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._new_module(values, seed)

@@ -95,7 +95,7 @@ def reduce_features(
     points: Points, others: Points, how: str, components: int, seed: int, limit: int = FIT_ROWS
 ) -> tuple[Points, Points]:
     """Both sets of points in fewer dimensions; the map is learnt on (at most `limit` of) the first."""
-    if how == "none":
+    if how == "none" or len(points) == 1:  # of one row there is nothing to learn
         return points, others
     sample = points[chosen_rows(len(points), limit, seed)]
     reducer = new_reducer(how, sample, components, seed)

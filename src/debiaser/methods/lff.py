@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
 from debiaser.learn.ema import RowAverage, check_ema, relative_difficulty
+from debiaser.learn.heads import Head
 from debiaser.learn.losses import check_alpha, cross_entropy, gce
 from debiaser.learn.objectives import Objective
-from debiaser.learn.outputs import Outputs, call, evaluating, find_head
+from debiaser.learn.outputs import Outputs, call, evaluating
 from debiaser.learn.scores import grad_norm
 from debiaser.methods.task import Task
 
@@ -113,6 +114,10 @@ def find_heads(task: Task, biased: nn.Module, debiased: nn.Module) -> Heads:
 
     def head_of(model: nn.Module) -> nn.Module:
         with evaluating(model.to(task.device)):
-            return find_head(model, batch.x)
+            head = Head.of(model, None, batch.x)
+            with head.watched():
+                logits = call(model, batch.x)
+            head.features_and_logits(logits, len(batch))  # refuses a head whose gradient is no outer product
+            return head.layer
 
     return head_of(biased), head_of(debiased)
