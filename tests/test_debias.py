@@ -69,7 +69,7 @@ def test_labels_may_be_true_and_false() -> None:
 
 @pytest.mark.parametrize("how", [{"method": PGD}, {"method": "pgd"}, {"recipe": "fast"}, {"recipe": {"epochs": 1}}])
 def test_a_method_and_a_recipe_are_objects(how: dict[str, Any]) -> None:
-    with pytest.raises(Misuse, match="cannot be .*; give a "):
+    with pytest.raises(Misuse, match=r"cannot be .*; give a "):
         debias(network(), TensorDataset(X, Y), **how)
 
 
