@@ -210,4 +210,5 @@ def test_kills_while_data_is_fetched(site: Site, tmp_path: Path, kills: int) -> 
     site.behaviour = drip
     last = fetch_with_kills(site, tmp_path, kills, seed=0)[-1]
     assert last.communicate(timeout=100)[1] == "" and last.returncode == 0, "the set is whole and verified"
-    assert not [path for path in tmp_path.rglob("*.part") if path.parent == tmp_path]
+    # a kill between writing and renaming may leave a hidden temporary file, which nobody takes for data
+    assert {path.name for path in tmp_path.glob("[!.]*")} <= {"cache", "fetches", "waits", "tiny.npz"}
