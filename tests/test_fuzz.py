@@ -31,7 +31,7 @@ from debiaser.data.decoding import DecodeError, decode
 from debiaser.data.formats import FormatError, read_npz
 from debiaser.data.labels import as_labels
 from debiaser.data.tables import read_csv
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import Checkpoint, write_tensors
 from debiaser.learn.nets import new_net
 from debiaser.report.page import write_page
@@ -235,6 +235,11 @@ def test_every_option_of_train_is_taken_or_refused(
         assert str(error) and "\n" not in str(error).strip()
     else:
         assert spec.key and json.dumps(spec.key)
+
+
+def test_a_name_with_a_line_break_stays_on_one_line() -> None:
+    with pytest.raises(Misuse, match=r"unknown method '\\n'; known"):
+        new_spec("digits", "\n")
 
 
 # Arguments with which a command ends before it would do any work: what is refused is what comes with them.

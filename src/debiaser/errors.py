@@ -6,6 +6,9 @@ class Problem(Exception):
 
     exit_code = 1
 
+    def __init__(self, message: str) -> None:
+        super().__init__(r"\n".join(message.splitlines()))  # a name from data may hold a line break
+
 
 class Misuse(Problem, ValueError):
     """A name, option or value that cannot be meant; the message names the known ones."""
