@@ -64,7 +64,10 @@ def test_labels_that_cannot_be_meant(dataset: Any, words: str) -> None:
 
 
 def test_labels_may_be_true_and_false() -> None:
-    debias(network(), [(x, bool(y)) for x, y in zip(X, Y, strict=True)], PGD(), SHORT)
+    truths, model = [bool(y) for y in Y], network()
+    said = debias(model, list(zip(X, truths, strict=True)), PGD(), SHORT)
+    counted = debias(model, list(zip(X, map(int, truths), strict=True)), PGD(), SHORT)
+    assert torch.equal(said.scores, counted.scores) and len(said.scores) == len(X)
 
 
 @pytest.mark.parametrize("how", [{"method": PGD}, {"method": "pgd"}, {"recipe": "fast"}, {"recipe": {"epochs": 1}}])
@@ -88,4 +91,5 @@ def test_lff_by_gradient_refuses_a_head_that_does_more_than_multiply() -> None:
 def test_a_class_of_one_row_is_a_cluster_without_complaints_of_others() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        reduce_features(np.ones((1, 5)), np.ones((3, 5)), "pca", 2, 0)
+        one, others = reduce_features(np.ones((1, 5)), np.ones((3, 5)), "pca", 2, 0)
+    assert len(one) == 1 and len(others) == 3 and one.shape[1] == others.shape[1]
