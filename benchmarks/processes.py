@@ -2,8 +2,9 @@
 
     torchrun --standalone --nproc-per-node 2 benchmarks/processes.py --data DIR --out benchmarks/results/processes.json
 
-Each round times the same steps on Colored MNIST (batch 128, SimConv-1, augmentation): first by one process while the
-others wait, then by all of them on the same global batches. The ratio of a round is what is reported, with its spread.
+Each round times the same steps (SimConv-1, augmentation): first by one process while the others wait, then by all of
+them on the same global batches. The ratio of a round is what is reported, with its spread, for steps of several sizes:
+the processes wait for each other twice in a step, so the shorter a step, the less is gained.
 """
 
 import argparse
@@ -15,9 +16,10 @@ from pathlib import Path
 import torch
 
 from debiaser.bench.speed.timing import Spread
-from debiaser.data import cmnist
+from debiaser.data import cmnist, mbmnist
 from debiaser.data.augment import PAPER
 from debiaser.data.split import Benchmark
+from debiaser.files import write_json
 from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
 from debiaser.learn.nets import new_net
 from debiaser.learn.objectives import Supervised
@@ -28,10 +30,11 @@ from debiaser.learn.sharing import sharing
 
 
 class Steps:
-    """Training steps by so many processes."""
+    """Training steps on batches of so many rows by so many processes."""
 
-    def __init__(self, benchmark: Benchmark, processes: Processes) -> None:
-        self.stage = Stage("speed", benchmark.train, Recipe(), 0, augment=PAPER, processes=processes)
+    def __init__(self, benchmark: Benchmark, batch_size: int, processes: Processes) -> None:
+        recipe = Recipe(batch_size=batch_size)
+        self.stage = Stage("speed", benchmark.train, recipe, 0, augment=PAPER, processes=processes)
         self.objective = Supervised(new_net("simconv1", 10, 0)).train()
         self.optimizer = new_optimizer(self.stage.recipe, self.objective)
         self.parts = split_rows(Shuffle(len(benchmark.train)).draw(0), self.stage.recipe.batch_size)
@@ -46,35 +49,43 @@ class Steps:
         return time.perf_counter() - started
 
 
+def compare(benchmark: Benchmark, batch_size: int, steps: int, rounds: int, processes: Processes) -> Spread:
+    """How many times as fast all processes are as one, over the rounds."""
+    one, many = Steps(benchmark, batch_size, ALONE), Steps(benchmark, batch_size, processes)
+    many.run(5)
+    ratios = []
+    for _ in range(rounds + 1):
+        alone = processes.from_main(lambda: one.run(steps))
+        ratios.append(alone / many.run(steps))
+    return Spread.of(ratios[1:])  # the first round warms up
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=12800, help="that are trained on in a round")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with joined("cpu") as processes:
-        benchmark = cmnist.load(chosen.data, 0.005, 0)
-        one, many = Steps(benchmark, ALONE), Steps(benchmark, processes)
-        many.run(5)
-        ratios = []
-        for _ in range(chosen.rounds + 1):
-            alone = processes.from_main(lambda: one.run(chosen.steps))
-            ratios.append(alone / many.run(chosen.steps))
-        ratios = ratios[1:]  # the first round warms up
+        digits = cmnist.load(chosen.data, 0.005, 0)
+        larger = mbmnist.load(chosen.data, 0.1, 0)
+        plans = {
+            "cmnist, 28 px, batches of 128": (digits, 128, 1),
+            "cmnist, 28 px, batches of 256": (digits, 256, 1),
+            "mbmnist, 56 px, batches of 128": (larger, 128, 4),
+        }
         found = {
-            "throughput of all processes over one": Spread.of(ratios).plain(),
-            "processes": processes.size,
-            "threads of each": torch.get_num_threads(),
-            "cores": os.cpu_count(),
-            "steps a round": chosen.steps,
+            name: compare(benchmark, size, chosen.rows // size // longer, chosen.rounds, processes).plain()
+            for name, (benchmark, size, longer) in plans.items()
         }
         if processes.main:
-            print(json.dumps(found, indent=2))
+            facts = {"processes": processes.size, "threads of each": torch.get_num_threads(), "cores": os.cpu_count()}
+            told = {"throughput of all processes over one": found, **facts, "rows a round": chosen.rows}
+            print(json.dumps(told, indent=2))
             if chosen.out:
-                chosen.out.parent.mkdir(parents=True, exist_ok=True)
-                chosen.out.write_text(json.dumps(found, indent=2) + "\n")
+                write_json(chosen.out, told)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import State, detached
+from debiaser.learn.lines import Lines, connected_lines
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
@@ -36,6 +37,7 @@ class Processes:
 
     rank: int = 0
     size: int = 1
+    lines: Lines | None = None  # where all are on one machine, for what is told in every step
 
     @property
     def main(self) -> bool:
@@ -93,9 +95,16 @@ class Processes:
             # bytes travel as floats do not: any type, any value, unchanged
             padded = rows.new_zeros(max(sizes), *rows.shape[1:])
             padded[: len(rows)] = rows
-            received = [torch.empty_like(padded) for _ in sizes]
-            dist.all_gather([as_bytes(each) for each in received], as_bytes(padded))
+            received = self.exchange(padded)
         return torch.cat([each[:size] for each, size in zip(received, sizes, strict=True)])
+
+    def exchange(self, mine: Tensor) -> list[Tensor]:
+        """What each process has here, all of one shape and type."""
+        if self.lines and mine.device.type == "cpu":
+            return self.lines.exchange(mine)
+        received = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather([as_bytes(each) for each in received], as_bytes(mine))
+        return received
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their mean over the processes, in place."""
@@ -103,7 +112,10 @@ class Processes:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         with connected():
-            dist.all_reduce(flat)
+            if self.lines and flat.device.type == "cpu":
+                flat = torch.stack(self.exchange(flat)).sum(0)  # in one order, so that all have the same to the last bit
+            else:
+                dist.all_reduce(flat)
         flat /= self.size
         for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.detach().copy_(mean.view_as(tensor))
@@ -157,7 +169,7 @@ def connected() -> Iterator[None]:
     """Turns a broken connection into the clear line."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ConnectionError) as error:
         raise Lost(
             f"another process of this job ended or cannot be reached ({str(error).splitlines()[0][:80]}); "
             "what was done is kept: start the same command again, and it goes on from there"
@@ -206,9 +218,10 @@ def joined(device: str) -> Iterator[Processes]:
             dist.all_reduce(found)
         if not int(found) == dist.get_world_size() == asked.size:
             raise Problem(f"{asked.size} processes were asked for, but {int(found)} are here; start them with torchrun")
-        yield asked
-        with connected():
-            dist.barrier()  # all leave together: one that is still talking would lose the other
+        with connected_lines(asked.rank, asked.size, asked.tell_bytes) as lines:
+            yield replace(asked, lines=lines)
+            with connected():
+                dist.barrier()  # all leave together: one that is still talking would lose the other
     finally:
         dist.destroy_process_group()
 
