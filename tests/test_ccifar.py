@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -211,6 +212,15 @@ def test_what_makes_other_pictures(small: Path) -> None:
     assert torch.equal(x[same[rows, 0]], rare.train.batch(rows).x[same[rows, 0]]), "an aligned picture is the same"
     with pytest.raises(Misuse, match="severity"):
         ccifar.load(small, 0.05, 0, severity=6)
+
+
+def test_the_commands_tell_how_far_the_pictures_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from debiaser.bench.spec import new_spec
+    from debiaser.cli.data import loaded
+
+    as_npz(small, ARRAYS)
+    loaded(new_spec("ccifar", "vanilla"), small)
+    assert re.search(r"corrupting CIFAR-10, train: .* of 1\.4 MB", capsys.readouterr().err)
 
 
 def test_a_run_from_end_to_end(small: Path, tmp_path: Path) -> None:

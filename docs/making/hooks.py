@@ -19,7 +19,7 @@ from typer.main import get_command
 import debiaser
 from debiaser.bench.spec import COMMON_OPTIONS
 from debiaser.cli import app
-from debiaser.data import DATASETS
+from debiaser.data import DATASETS, cifar_files
 from debiaser.data.catalogue import SETS
 from debiaser.data.holdings import HOLDINGS
 
@@ -103,10 +103,13 @@ def sources() -> str:
     """What each set is as files, how many rows it must hold, and where it is to be had."""
     lines = ["| set | what to put into the data folder | rows | who has it |", "| --- | --- | --- | --- |"]
     for name, known in SETS.items():
-        files = " or its idx files, gzipped or not, in" if all(part.stem for part in known.parts.values()) else " or"
-        places = f"`{name}.npz`{files} `{name}/` or `{known.also}/`"
+        idx = all(part.stem for part in known.parts.values())
+        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{cifar_files.ARCHIVES[0]}`"
+        places = f"`{name}.npz`, or its {files}, in `{name}/` or `{known.also}/`"
         rows = " + ".join(f"{known.parts[key].shape[0]:,}" for key in ("y_train", "y_test"))
-        lines.append(f"| {name} | {places} | {rows} | {', '.join(each.title for each in known.sources)} |")
+        lines.append(
+            f"| {name} | {places} | {rows} | {', '.join(dict.fromkeys(each.title for each in known.sources))} |"
+        )
     for name, known in HOLDINGS.items():
         places = f"`{name}/` with {known.contents}, or `{name}.zip`, `{name}.tar`, `{name}.tar.gz`"
         rows = " + ".join(f"{total:,}" for total in totals(known.counts).values())
@@ -127,7 +130,8 @@ def dataset_options() -> str:
     for name, source in DATASETS.items():
         own = [each for each in signature(source.load).parameters.values() if each.name not in COMMON_OPTIONS]
         if own:
-            usual = ", ".join(f"`{each.name}={str(each.default).lower()}`" for each in own)
+            plain = {None: "none", True: "true", False: "false"}
+            usual = ", ".join(f"`{each.name}={plain.get(each.default, each.default)}`" for each in own)
             words = " ".join((source.load.__doc__ or "").split())
             lines.append(f"- **{name}** {usual}. {words}")
     return "\n".join(lines)

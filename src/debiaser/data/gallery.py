@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,11 @@ def crop_square(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     return squash(pixels[top : top + side, left : left + side], size)
 
 
+def channels_first(values: npt.NDArray[Any]) -> Tensor:
+    """(b, 3, h, w) of (b, h, w, 3)."""
+    return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
+
+
 SHAPES = {"squash": squash, "crop": crop_square}
 
 
@@ -57,7 +63,7 @@ class Gallery:
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self._fits:
-            return self.pixels(rows).float().div_(255)
+            return channels_first(self._kept.read(self._places[rows.numpy()])).float().div_(255)
         out = torch.empty(len(rows), 3, *self.size)
 
         def fill(place: int, pixels: Pixels) -> None:  # by the threads that decode: it takes as long as that
@@ -71,10 +77,8 @@ class Gallery:
         return replace(self, size=(side, side))
 
     def pixels(self, rows: Tensor) -> Tensor:
-        """(b, 3, h, w) uint8."""
-        numbers = rows.numpy()
-        values = self._kept.read(self._places[numbers]) if self._fits else self._decode(self._named(numbers))
-        return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
+        """(b, 3, h, w) uint8, decoded anew: for those who keep what they make of them."""
+        return channels_first(self._decode(self._named(rows.numpy())))
 
     @cached_property
     def identity(self) -> str:
