@@ -22,10 +22,10 @@ def write_sheet(
     breaks = [number for number in range(1, len(names)) if names[number] != names[number - 1]]
     height = HEAD + len(rows) * (CELL + GAP) + GAP + len(breaks) * GAP * 3
     sheet = Image.new("RGB", (width, height), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LETTERS[0])
+    draw, font, heading = ImageDraw.Draw(sheet), ImageFont.load_default(LETTERS[0]), fitting(columns, CELL)
     for number, column in enumerate(columns):
         middle = MARGIN + number * (CELL + GAP) + CELL / 2, HEAD / 2
-        draw.text(middle, column, "black", fitting(column, CELL), "mm")
+        draw.text(middle, column, "black", heading, "mm")
     for number, (name, pictures) in enumerate(rows):
         top = HEAD + number * (CELL + GAP) + sum(GAP * 3 for each in breaks if each <= number)
         if number == 0 or number in breaks:
@@ -41,7 +41,8 @@ def write_sheet(
     return path
 
 
-def fitting(text: str, width: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    """The largest letters in which the text is at most so many pixels wide."""
+def fitting(texts: Sequence[str], width: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    """The largest letters in which all the texts are at most so many pixels wide."""
     sizes = (ImageFont.load_default(size) for size in range(LETTERS[0], LETTERS[1], -1))
-    return next((font for font in sizes if font.getlength(text) <= width), ImageFont.load_default(LETTERS[1]))
+    fits = (font for font in sizes if all(font.getlength(text) <= width for text in texts))
+    return next(fits, ImageFont.load_default(LETTERS[1]))
