@@ -89,6 +89,7 @@ def test_very_large_scores_and_small_floats() -> None:
         ([0, 0], "all scores are 0"),
         ([], "vector"),
         ([[1.0, 2.0]], "vector"),
+        (["much", "little"], "one number per row"),
     ],
 )
 def test_scores_that_cannot_be_meant(scores: object, word: str) -> None:
@@ -153,6 +154,7 @@ def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
         ({"rank": 0, "world_size": 5}, "leave some of 5 processes with none"),
         ({"rank": 2, "world_size": 2}, "rank must lie"),
         ({"rank": 1}, "rank must lie"),
+        ({"rank": 0, "world_size": 1.5}, "rank must lie"),
         ({"rows": 5}, "4 scores for a dataset of 5 rows"),
         ({"temperature": 0}, "temperature"),
         ({"clip": 0.5}, "clip must be at least 1"),

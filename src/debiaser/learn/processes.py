@@ -1,6 +1,7 @@
 """Several processes that work as one (torch.distributed): who we are, and the few things they tell each other."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,6 +19,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import State, saved
 from debiaser.learn.lines import Lines, connected_lines
 
+log = logging.getLogger("debiaser")
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
 
@@ -196,6 +198,11 @@ def joined(device: str) -> Iterator[Processes]:
     """The processes that the launcher started, connected; alone where it started one."""
     asked = launched()
     if asked.size == 1:
+        if "ACCELERATE_USE_CPU" in os.environ:  # what its --num_processes said is not in the environment
+            log.warning(
+                "accelerate launch started one process, as it always does without several GPUs; for N processes: "
+                "torchrun --standalone --nproc-per-node N -m debiaser ..."
+            )
         yield ALONE
         return
     if device == "mps":

@@ -186,6 +186,7 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         world_size = torch.distributed.get_world_size() if spread and rank is None else 1
     if rank is None:
         rank = torch.distributed.get_rank() if spread and world_size > 1 else 0
-    if not (world_size >= 1 and 0 <= rank < world_size):
+    whole = isinstance(rank, int | np.integer) and isinstance(world_size, int | np.integer)
+    if not (whole and world_size >= 1 and 0 <= rank < world_size):
         raise Misuse(f"rank must lie between 0 and world_size - 1, got rank {rank} of {world_size}")
     return rank, world_size
