@@ -21,7 +21,7 @@ from debiaser.auditing.keeping import keep
 from debiaser.auditing.memory import own_of
 from debiaser.auditing.proof import prove
 from debiaser.auditing.repair import MAX_COST, Trial
-from debiaser.auditing.subject import Subject, prepare
+from debiaser.auditing.subject import Changed, Subject, prepare
 from debiaser.auditing.summary import rows_of, summarise
 from debiaser.data.own import Columns, OwnData, read_own
 from debiaser.data.raw import cache
@@ -92,8 +92,8 @@ class Counting:
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if what != self.what:
             self.close()
-            self.what, self.done = what, done
-            self.listener.begin(what, total or 0, done)
+            self.what, self.done = what, 0
+            self.listener.begin(what, total or 0, 0)
         for _ in range(done - self.done):
             self.listener.step()
         self.done = done
@@ -104,12 +104,24 @@ class Counting:
         self.what = ""
 
 
+def prepared(source: str | Path, request: Request, need_test: bool) -> Subject:
+    """The rows with their inputs; where pictures changed meanwhile, what is there now counts, and is read once more."""
+
+    def attempt() -> Subject:
+        own = read(source, request, need_test)
+        return prepare(own, request.backbone, request.listener, finetune=request.finetune)
+
+    try:
+        return attempt()
+    except Changed:
+        return attempt()
+
+
 def audit_source(source: str | Path, request: Request) -> Findings:
     """What is found in a person's data, and its page where `out` is given."""
     with private():
-        own = read(source, request, need_test=False)
-        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
-        examined = look(subject, np.arange(len(own)), request)
+        subject = prepared(source, request, need_test=False)
+        examined = look(subject, np.arange(len(subject.own)), request)
         return conclude(examined, request)
 
 
@@ -149,8 +161,8 @@ def conclude(examined: Examined, request: Request, trial: Trial | None = None, *
 def debias_source(source: str | Path, request: Request) -> Findings:
     """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
     with private():
-        own = read(source, request, need_test=True)
-        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
+        subject = prepared(source, request, need_test=True)
+        own = subject.own
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)

@@ -10,6 +10,7 @@ from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.exhibits import Chosen
 from debiaser.auditing.shares import conflicting_share, looks, mislabelled_share
 from debiaser.auditing.swap import SwapTest
+from debiaser.data.rows import first
 from debiaser.randomness import numpy_stream
 
 BINS = 40
@@ -86,6 +87,10 @@ def remarks(examined: Examined) -> list[str]:
     untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
     told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
+    if changed := getattr(examined.subject.own.inputs, "failed", {}):
+        told.append(
+            f"{len(changed):,} pictures changed during the audit and were grey from then on: {first([*changed])}"
+        )
     return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
 
 

@@ -113,7 +113,7 @@ def divided(
     dealt = deal(y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
     split[train] = np.array(parts, "<U5")[dealt]
     made = " and ".join(f"{name} ({np.sum(split == name):,} rows)" for name in shares)
-    return split, [f"no split of that name was given: {made} taken from train at random, classes in proportion"]
+    return split, [f"taken from the training rows at random, classes in proportion, as no such split was given: {made}"]
 
 
 def picture_columns(seen: Survey) -> dict[str, list[str]]:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from debiaser.data.pictures import Files
 from debiaser.data.rows import SPLIT_OF, Excluded, Rows, first, told
 from debiaser.errors import Problem
@@ -53,6 +55,8 @@ def read_folder(root: Path) -> Rows:
         columns={"extension": [Path(path).suffix.lower() for path in paths]},
         excluded=odd,
         notes=notes,
+        places=np.arange(len(paths)),
+        total=len(paths),
     )
 
 
