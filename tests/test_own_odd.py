@@ -2,26 +2,40 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from typer.testing import CliRunner
 
 from debiaser.auditing import prediction
-from debiaser.auditing.entry import Request, prepared
-from debiaser.auditing.foreign import usable
+from debiaser.auditing.advice import what_next
+from debiaser.auditing.confirmed import match_marks
+from debiaser.auditing.entry import Request, named_options, prepared
+from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.exhibits import input_gradients
+from debiaser.auditing.foreign import examine_model, usable
 from debiaser.auditing.memory import letterboxed
+from debiaser.auditing.price import pays
 from debiaser.auditing.subject import Changed, prepare
 from debiaser.cli import app
 from debiaser.cli.own import told
 from debiaser.data.decoding import GREY, DecodeError, decode
-from debiaser.data.own import read_own
+from debiaser.data.own import Columns, read_own
 from debiaser.errors import Misuse, Problem, printable
+from debiaser.learn.encoders import Encoder
 from debiaser.learn.engine import Silence
+from debiaser.report.audit_files import Scores
+from debiaser.report.audit_samples import table_order
 
 RNG = np.random.default_rng(0)
 
@@ -183,3 +197,82 @@ def test_what_is_left_out_of_an_audit_is_in_its_json(folder: Path, cache: Path, 
     line = ["audit", str(folder), "--probs", str(tmp_path / "p.npy"), "--out", str(tmp_path / "out"), "--json"]
     found = json.loads(CliRunner().invoke(app, line).stdout.splitlines()[-1])
     assert [each["id"] for each in found["unreadable"]] == ["cat/0.png"] and found["n"] == 19
+
+
+def test_a_folder_too_high_is_told_which_one_to_name(folder: Path, cache: Path) -> None:
+    with pytest.raises(Problem, match=rf"'data'.*if cat, dog are the classes, name the folder {folder}$"):
+        read_own(folder.parent)
+
+
+def test_a_mistyped_path_is_one_line_at_once_where_there_is_no_network(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    code = "from debiaser.cli import main; main()"
+    variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "PATH": "", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-c", code, "audit", "picturs", "--out", str(tmp_path / "out"), "--quiet"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False, env=os.environ | variables)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("debiaser: 'picturs' is no file or folder here")
+
+
+def test_a_table_does_not_make_us_read_what_is_no_file(tmp_path: Path, cache: Path) -> None:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    cells = [{"bytes": None, "path": "/dev/zero"}, *({"bytes": noise(), "path": None} for _ in range(8))]
+    parquet.write_table(arrow.table({"image": cells, "label": [row % 2 for row in range(9)]}), tmp_path / "t.parquet")
+    own = read_own(tmp_path / "t.parquet")
+    assert [(each.id, each.reason) for each in own.excluded] == [("1", "is not an ordinary file")]
+
+
+def test_marks_by_row_number_are_refused_by_a_run_over_other_rows(folder: Path, cache: Path, tmp_path: Path) -> None:
+    own = read_own(folder)
+    (tmp_path / "marks.csv").write_text("row,mark,rows\n3,aligned,20\n")
+    assert match_marks(own, np.arange(20), tmp_path / "marks.csv") == {3: "aligned"}
+    with pytest.raises(Problem, match=r"a page of 20 rows, and this run examines 16"):
+        match_marks(own, np.arange(16), tmp_path / "marks.csv")
+
+
+def test_ids_in_any_script_leave_the_page_small() -> None:
+    names = ["写真/" * 60 + f"{row}.png" for row in range(10_000)]
+    numbers = {"rank": np.arange(1.0, 10_001.0)}
+    _, listed = table_order(Scores({"id": names, "path": [""] * len(names)}, numbers))
+    assert sum(len(name.encode()) for name in names[:listed]) < 1_300_000
+
+
+def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
+    told = pays(Estimate(25.3, 0.0, 100.0), 2.1, 6.2)
+    assert told == (
+        "These rows cannot tell from how many cases against the rule on it is better "
+        "(+6.2 points on those, -2.1 on the others)."
+    )
+    assert pays(Estimate(25.3, 4.0, 60.0), 2.1, 6.2).startswith("Better if more than 25.3% [4.0, 60.0] of the cases")
+
+
+@pytest.mark.parametrize(("verdict", "verb"), [("biased", "debias"), ("cannot tell", "audit")])
+def test_the_lines_to_copy_are_filled_in_and_run(
+    verdict: str, verb: str, tmp_path: Path, folder: Path, cache: Path
+) -> None:
+    lines = [f"a text about number {row} that is long enough,{row % 2},p{row}" for row in range(40)]
+    (tmp_path / "it's.csv").write_text("\n".join(["text,Edema,patient", *lines]))
+    request = Request(Columns(label="Edema", unit="patient"))
+    examined = examine_model(read_own(tmp_path / "it's.csv", request.columns), np.full((40, 2), 0.5), None, tmp_path)
+    told = what_next(replace(examined, verdict=verdict), named_options(request))
+    called = []
+    pretend = {verb: lambda *words, **names: called.append((words, names))}
+    exec(told["snippet"].replace("import debiaser", ""), {"debiaser": SimpleNamespace(**pretend)})
+    (words, names), options = called[0], {"label": "Edema", "unit": "patient", "out": f"debiaser-{verb}"}
+    assert words == (str(tmp_path / "it's.csv"),) and options.items() <= names.items()
+    assert len(told["snippet"].splitlines()) == 3
+
+
+def test_where_a_model_looks_is_drawn_through_an_encoder_too(folder: Path, cache: Path) -> None:
+    """A frozen encoder that sees only the upper left corner: nothing else can matter."""
+
+    def flow(module: nn.Module, pictures: torch.Tensor) -> torch.Tensor:
+        return module(pictures[:, :, :8, :8].flatten(1) / 255)
+
+    body = nn.Linear(3 * 8 * 8, 4).requires_grad_(False)
+    encoder = Encoder("corner", "image", 32, 4, "corner:1", body, lambda x: flow(body, x), flow=flow)
+    subject = replace(prepare(read_own(folder), None, Silence()), encoder=encoder, size=32)
+    pictures = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    heat = input_gradients(subject, nn.Linear(4, 2), pictures)
+    assert heat.shape == (2, 32, 32) and (heat[:, 10:] == 0).all() and (heat[:, :, 10:] == 0).all()
+    assert (heat.reshape(2, -1).max(1) == 255).all() and pictures.dtype == torch.uint8

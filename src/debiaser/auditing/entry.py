@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from debiaser.auditing.advice import what_next
 from debiaser.auditing.audit import Examined, Plan, examine
 from debiaser.auditing.confirmed import apply_confirmed, match_marks
 from debiaser.auditing.exhibits import choose
@@ -151,11 +152,18 @@ def conclude(examined: Examined, request: Request, trial: Trial | None = None, *
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
     field = {"field": estimate_share(examined, Path(request.field))} if request.field and "field" not in more else {}
-    summary = {**summarise(examined, chosen), **field, **more}
+    told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
+    summary = {**summarise(examined, chosen), **told, **field, **more}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         keep(examined, chosen, findings, request.out, request.redact, trial)
     return findings
+
+
+def named_options(request: Request) -> dict[str, Any]:
+    """What a person named beside the source that decides what is examined, as keywords of `audit` and `debias`."""
+    named = {**dataclasses.asdict(request.columns), "backbone": request.backbone, "finetune": request.finetune}
+    return {name: value for name, value in named.items() if value}
 
 
 def debias_source(source: str | Path, request: Request) -> Findings:

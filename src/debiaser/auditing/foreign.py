@@ -113,8 +113,8 @@ def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
     if lines == own.total:
         return np.asarray(array[own.places])
     raise Misuse(
-        f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that can "
-        f"be used, in their order; got {lines:,}"
+        f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
+        f"can be used, in their order; got {lines:,}"
     )
 
 

@@ -46,6 +46,13 @@ class Subject:
             return as_float(inputs)
         return self.encoder.enter(inputs) if isinstance(self.material, WholeMaterial) else self.encoder.encode(inputs)
 
+    def flow(self, pictures: Tensor) -> Tensor:
+        """What the network gets from pictures of floats 0..255, such that gradients reach them."""
+        if self.encoder is None:
+            return pictures / 255
+        whole = isinstance(self.material, WholeMaterial)
+        return pictures.clone() if whole else self.encoder.flow(self.encoder.module, pictures.clone())
+
     @property
     def choices(self) -> dict[str, str]:
         """What was chosen for this data, in words."""

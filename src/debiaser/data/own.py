@@ -150,10 +150,8 @@ def _digest(*words: str) -> str:
 
 def _found(source: str | Path, columns: Columns) -> Rows:
     """The rows of a source of whatever kind."""
-    if not str(source):
-        raise Misuse(
-            "the source is empty; name a folder of pictures, a table or a dataset"
-        )  # Path("") is the folder here
+    if not str(source):  # as a path it would be the folder one stands in
+        raise Misuse("the source is empty; name a folder of pictures, a table or a dataset")
     path = Path(source)
     try:
         exists, is_folder = path.exists(), path.is_dir()

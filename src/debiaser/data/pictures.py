@@ -166,13 +166,16 @@ class Pictures:
         size = out.shape[1]
         for row, place in zip(rows, out, strict=True):
             try:
-                content = self.contents.read(row)
-                if self.digests is not None and content_digest(content) != self.digests[row].tobytes():
-                    raise DecodeError("changed while it was read")
-                letterbox(decode(content, size).pixels, size, place)
+                letterbox(decode(self._unchanged(row), size).pixels, size, place)
             except DecodeError as error:
                 self.failed[self.ids[row]] = str(error)
                 place[:] = GREY
+
+    def _unchanged(self, row: int) -> bytes:
+        content = self.contents.read(row)
+        if self.digests is not None and content_digest(content) != self.digests[row].tobytes():
+            raise DecodeError("changed while it was read")
+        return content
 
 
 def content_digest(content: bytes) -> bytes:

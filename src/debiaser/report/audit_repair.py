@@ -122,13 +122,17 @@ def _price(price: Part, findings: Part) -> Part | None:
     before, after = (_ends(price.get(side) or {}) for side in ("before", "after"))
     marks = []
     for name, share, scale in (("your data", "conflicting_share", 100.0), ("the field", "field", 1.0)):
-        known = findings.get(share) or {}
-        low, high = number(known.get("low")), number(known.get("high"))
+        here = findings.get(share) or {}
+        low, high = number(here.get("low")), number(here.get("high"))
         if low is not None and high is not None:
             marks.append((name, scale * low, scale * high))
     sentence = str(price.get("sentence") or "")
     value, low, high = (bound or 0.0 for bound in bounds)
-    return {"sentence": sentence, "svg": break_even(before, after, (value, low, high), marks, sentence)}
+    known = low > 0 or high < 100  # a band from end to end says nothing
+    return {
+        "sentence": sentence,
+        "svg": break_even(before, after, (value, low, high), marks, sentence) if known else "",
+    }
 
 
 def _cost(cost: Part) -> list[tuple[str, str]]:

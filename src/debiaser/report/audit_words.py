@@ -70,7 +70,8 @@ def tiles(findings: Part) -> list[Part]:
         if value is not None or between:
             method = str(estimate.get("method") or "") if isinstance(estimate, dict) else ""
             big = words(value) if value is not None else between.removeprefix("between ").replace(" and ", "–")
-            result.append({"value": big, "words": meaning, "method": method, "interval": between})
+            told = between if value is not None else ""  # where no point lies in it, the interval is the number
+            result.append({"value": big, "words": meaning, "method": method, "interval": told})
     return result
 
 
