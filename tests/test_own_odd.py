@@ -27,7 +27,7 @@ from debiaser.auditing.foreign import examine_model, usable
 from debiaser.auditing.memory import letterboxed
 from debiaser.auditing.price import pays
 from debiaser.auditing.subject import Changed, prepare
-from debiaser.cli import app
+from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.decoding import GREY, DecodeError, decode
 from debiaser.data.own import Columns, read_own
@@ -276,3 +276,17 @@ def test_where_a_model_looks_is_drawn_through_an_encoder_too(folder: Path, cache
     heat = input_gradients(subject, nn.Linear(4, 2), pictures)
     assert heat.shape == (2, 32, 32) and (heat[:, 10:] == 0).all() and (heat[:, :, 10:] == 0).all()
     assert (heat.reshape(2, -1).max(1) == 255).all() and pictures.dtype == torch.uint8
+
+
+def test_time_left_is_told_of_whole_batches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock.now)
+    lines = console.Lines()
+    lines.begin("features", 300, 0)
+    for seconds, steps in ((60, 256), (10, 44)):  # steps come when a batch is done
+        clock.now += seconds
+        for _ in range(steps):
+            lines.step()
+    assert capsys.readouterr().err.splitlines()[1:] == ["features: 85%, about 10 s left"]

@@ -99,6 +99,7 @@ def views(findings: Part) -> list[Part]:
             "bar": figures.bar(follows, chance, whisker[0], whisker[1], null),
         }
         entry["after"] = _after(later.get(entry["name"]))
+        entry["followed"] = (low or 0.0) > 0  # swaps that the model did not follow need not be looked at
         result.append((follows - chance, entry))
     return [entry for _, entry in sorted(result, key=lambda pair: -pair[0])]
 
