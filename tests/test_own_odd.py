@@ -30,6 +30,7 @@ from debiaser.auditing.subject import Changed, prepare
 from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.decoding import GREY, DecodeError, decode
+from debiaser.data.labels import as_labels
 from debiaser.data.own import Columns, read_own
 from debiaser.errors import Misuse, Problem, printable
 from debiaser.learn.encoders import Encoder
@@ -290,3 +291,9 @@ def test_time_left_is_told_of_whole_batches(
         for _ in range(steps):
             lines.step()
     assert capsys.readouterr().err.splitlines()[1:] == ["features: 85%, about 10 s left"]
+
+
+def test_five_thousand_values_are_no_label_however_many_rows_there_are() -> None:
+    with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
+        as_labels([f"v{row % 5000}" for row in range(50_000)], "code")
+    assert len(as_labels([f"v{row % 5000}" for row in range(50_000)], "the folders", plain=True).classes) == 5000
