@@ -27,7 +27,7 @@ def prove(
     Once the choice is made validation rows are rows to learn from like the others: everything is trained again.
     """
     own, desk = examined.subject.own, examined.desk
-    view = examined.planted.view if examined.planted else None
+    view = examined.named
     ways = ways_of(examined, exchange(examined, view) if view else None)
     rehearsal = compete(desk, train, valid, ways, own.unit, seeds)
     choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
