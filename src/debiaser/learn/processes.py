@@ -113,7 +113,9 @@ class Processes:
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         with connected():
             if self.lines and flat.device.type == "cpu":
-                flat = torch.stack(self.exchange(flat)).sum(0)  # in one order, so that all have the same to the last bit
+                flat = torch.stack(self.exchange(flat)).sum(
+                    0
+                )  # in one order, so that all have the same to the last bit
             else:
                 dist.all_reduce(flat)
         flat /= self.size
