@@ -1,6 +1,6 @@
 """Networks, by name: each maker takes the number of classes and gives an `nn.Module` that ends in a linear layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -156,6 +156,14 @@ NETS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Refuses an option that the maker of this network does not take."""
+    allowed = set(signature(NETS[name]).parameters) - {"classes"}
+    for option in options:
+        if option not in allowed:
+            raise known(f"option of {name}", option, allowed)
+
+
 def new_net(name: str, classes: int, seed: int, **options: Any) -> nn.Module:
     """A freshly initialised network; the same weights for the same seed, whatever was drawn before.
 
@@ -163,10 +171,7 @@ def new_net(name: str, classes: int, seed: int, **options: Any) -> nn.Module:
     """
     if name not in NETS:
         raise known("network", name, NETS)
-    allowed = set(signature(NETS[name]).parameters) - {"classes"}
-    for option in options:
-        if option not in allowed:
-            raise known(f"option of {name}", option, allowed)
+    check_options(name, options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NETS[name](classes, **options)
