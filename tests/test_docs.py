@@ -78,6 +78,13 @@ def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> Non
     assert "no_such_page.md" in done.stderr and "no-such-place" in done.stderr
 
 
+def test_examples_are_short_and_each_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for path in (ROOT / "examples").glob("*.py"):
+        assert len(path.read_text().splitlines()) < 60, path.name
+        assert f'example("{path.stem}")' in tests or f'"examples" / "{path.name}"' in tests, path.name
+
+
 def test_the_loop_of_the_tutorial_learns_and_scores() -> None:
     found = example("own_loop").main(short=4, long=2)
     assert found["score of conflicting rows"] > 10 * found["score of other rows"]
