@@ -28,15 +28,17 @@ def try_swaps(
         said = ask_panel(desk, panel, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    listener.begin("swaps", 1, 0)
-    try:
-        return swaps_of(subject, desk, views, plain.answer[pool], answer)
-    finally:
-        listener.step()
-        listener.end("swaps", None)
+    return swaps_of(subject, desk, views, plain.answer[pool], answer, listener)
 
 
-def swaps_of(subject: Subject, desk: Desk, views: Sequence[View], answers: Rows, answer: Answer) -> SwapTest | Problem:
+def swaps_of(
+    subject: Subject,
+    desk: Desk,
+    views: Sequence[View],
+    answers: Rows,
+    answer: Answer,
+    listener: Listener | None = None,
+) -> SwapTest | Problem:
     """The swap test on those rows of the folds whose `answers`, in their order, are right; or the problem with it."""
     pool = desk.rows
     limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
@@ -50,6 +52,7 @@ def swaps_of(subject: Subject, desk: Desk, views: Sequence[View], answers: Rows,
             answer,
             desk.seed,
             limit,
+            listener,
         )
     except Problem as problem:
         return problem

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from debiaser.data.decoding import GREY
 from debiaser.data.own import OwnData, Texts
 from debiaser.data.partition import deal
 from debiaser.errors import Misuse
@@ -21,6 +22,7 @@ class Tensors:
     def __init__(self, split: Any, shape: tuple[int, ...], identity: str) -> None:
         self.split, self.shape, self.identity = split, shape, identity
         self.largest_side = max(shape[-2:])
+        self.failed: dict[str, str] = {}  # what is in memory does not change meanwhile
 
     def read(self, rows: Tensor, size: int) -> Tensor:
         """(b, 3, size, size) uint8."""
@@ -41,7 +43,7 @@ def letterboxed(x: Tensor, size: int) -> Tensor:
     if shape != (height, width):
         x = F.interpolate(x, shape, mode="bilinear", antialias=True)
     top, left = (size - shape[0]) // 2, (size - shape[1]) // 2
-    x = F.pad(x, (left, size - shape[1] - left, top, size - shape[0] - top))
+    x = F.pad(x, (left, size - shape[1] - left, top, size - shape[0] - top), value=GREY)
     return x.round().clamp(0, 255).byte()
 
 

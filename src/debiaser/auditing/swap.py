@@ -13,6 +13,7 @@ from debiaser.auditing.reliance import LEVEL, Asked, Design, Reliance, Rows, by_
 from debiaser.auditing.views import View
 from debiaser.data.partition import units_per_class
 from debiaser.errors import Problem
+from debiaser.learn.engine import Listener, Silence
 from debiaser.randomness import numpy_stream
 
 Answer = Callable[[Tensor, Any], Any]
@@ -68,6 +69,7 @@ def swap_test(
     answer: Answer,
     seed: int = 0,
     limit: int | None = None,
+    listener: Listener | None = None,
 ) -> SwapTest:
     """The test of these views on the rows (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
 
@@ -75,7 +77,7 @@ def swap_test(
     """
     labels = np.unique(y)
     pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
-    asked, untested = ask(views, read, pairs, answer)
+    asked, untested = ask(views, read, pairs, answer, listener or Silence())
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
     reliances = judge([view for view in views if view.name in asked], asked, design, seed)
     eligible = np.bincount(y[answers == y], minlength=int(y.max()) + 1)[labels]
@@ -108,26 +110,29 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
 
 
 def ask(
-    views: Sequence[View], read: Callable[[Tensor], Any], pairs: Pairs, answer: Answer
+    views: Sequence[View], read: Callable[[Tensor], Any], pairs: Pairs, answer: Answer, listener: Listener
 ) -> tuple[dict[str, Asked], tuple[Untested, ...]]:
     """What the model answers to every pair in every view; a view that cannot be computed says why."""
     parts: dict[str, list[Asked]] = {view.name: [] for view in views}
     untested: dict[str, Untested] = {}
-    for start in range(0, len(pairs.rows), BATCH):
+    starts = range(0, len(pairs.rows), BATCH)
+    listener.begin("swaps", len(starts) * len(views), 0)
+    for start in starts:
         rows, donors, same = (
             torch.from_numpy(each[start : start + BATCH]) for each in (pairs.rows, pairs.donors, pairs.same)
         )
         x, others, fellows = read(rows), read(donors), read(same)
         for view in views:
-            if view.name in untested:
-                continue
-            try:
-                swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
-            except Problem as problem:
-                untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
-                continue
-            other, own = (np.asarray(answer(rows, each)).astype(np.int64) for each in (swapped, within))
-            parts[view.name].append(Asked(other, own, differs(x, swapped)))
+            if view.name not in untested:
+                try:
+                    swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
+                except Problem as problem:
+                    untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
+                else:
+                    other, own = (np.asarray(answer(rows, each)).astype(np.int64) for each in (swapped, within))
+                    parts[view.name].append(Asked(other, own, differs(x, swapped)))
+            listener.step()
+    listener.end("swaps", None)
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
 
