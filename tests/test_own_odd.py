@@ -27,6 +27,7 @@ from debiaser.auditing.foreign import examine_model, usable
 from debiaser.auditing.memory import letterboxed
 from debiaser.auditing.price import pays
 from debiaser.auditing.subject import Changed, prepare
+from debiaser.auditing.swap import SwapTest, swap_test
 from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.decoding import GREY, DecodeError, decode
@@ -297,3 +298,30 @@ def test_five_thousand_values_are_no_label_however_many_rows_there_are() -> None
     with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
         as_labels([f"v{row % 5000}" for row in range(50_000)], "code")
     assert len(as_labels([f"v{row % 5000}" for row in range(50_000)], "the folders", plain=True).classes) == 5000
+
+
+def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:
+    y = np.arange(40) % 2
+    x = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8)
+    view = SimpleNamespace(name="all", title="all", nuisance=True, swap=lambda x, donors, rows: donors)
+    cannot = SimpleNamespace(name="none", title="none", nuisance=True, swap=failing)
+    read: list[int] = []
+
+    def reading(rows: torch.Tensor) -> torch.Tensor:
+        read.extend(rows.tolist())
+        return x[rows]
+
+    def run() -> SwapTest:
+        answer = torch.from_numpy(y).__getitem__
+        views = [view, cannot]
+        return swap_test(views, reading, y, np.arange(40), y, lambda rows, _: answer(rows), kept=tmp_path / "kept.npz")
+
+    first, seen = run(), len(read)
+    again = run()
+    assert seen and len(read) == seen and again.reliances == first.reliances and again.untested == first.untested
+    (tmp_path / "kept.npz").write_bytes(b"PK torn")
+    assert run().reliances == first.reliances and len(read) == 2 * seen
+
+
+def failing(*_: object) -> torch.Tensor:
+    raise Problem("cannot be swapped; use others")
