@@ -21,7 +21,7 @@ from debiaser.auditing.audit import Examined, Plan, examine
 from debiaser.auditing.kinds import KINDS, name_kinds
 from debiaser.auditing.material import Material
 from debiaser.auditing.memory import own_of
-from debiaser.auditing.repair import PLAIN_PGD, VANILLA, compete
+from debiaser.auditing.repair import PLAIN_PGD, VANILLA, Way, compete
 from debiaser.auditing.scoring import Desk
 from debiaser.auditing.subject import Subject
 from debiaser.data import cmnist
@@ -87,9 +87,10 @@ def measure(
     everything = np.concatenate([benchmark.train.y[:train].numpy(), benchmark.test.y.numpy()])
     longer = Longer(material.array, material.classes, material.identity, epochs)
     desk = Desk(longer, everything, np.full(len(everything), -1), examined.desk.folder, Silence(), workers)
-    wide = {name: np.concatenate([weight, np.zeros(len(everything) - train)]) for name, weight in draws.items()}
+    none = np.zeros(len(everything) - train)
+    ways = {VANILLA: Way()} | {name: Way(np.concatenate([each, none]), augmented=True) for name, each in draws.items()}
     asked = np.arange(train, len(everything))
-    (trial,) = compete(desk, np.arange(train), (asked,), wide, np.arange(len(everything)), seeds)
+    trial = compete(desk, np.arange(train), asked, ways, np.arange(len(everything)), seeds)
     accuracy = {
         name: [100 * float(each) for each in (trial.contenders[name].answers == trial.labels).mean(1)]
         for name in (VANILLA, PLAIN_PGD, WEIGHED)

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -40,6 +42,35 @@ def test_readers_never_see_half(tmp_path: Path) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from debiaser.files import replacing
+with replacing(Path(sys.argv[1]) / "theirs") as temporary:
+    temporary.write_text("half")
+    print("writing", flush=True)
+    sys.stdin.readline()
+    temporary.write_text("whole")
+"""
+
+
+def test_what_a_kill_left_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", WRITER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    killed, alive = (subprocess.Popen(line, **pipes) for _ in range(2))
+    for writer in (killed, alive):
+        assert writer.stdout.readline() == "writing\n"
+    killed.kill()
+    killed.communicate()
+    (tmp_path / ".notes.part").write_text("a person's own")
+    assert len(list(tmp_path.glob(".*.part"))) == 3
+    write_text(tmp_path / "ours", "x")
+    assert len(list(tmp_path.glob(".*.part"))) == 2, "of the one that was killed nothing is left"
+    alive.communicate("go on\n")
+    assert alive.returncode == 0 and (tmp_path / "theirs").read_text() == "whole"
+    assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs", ".notes.part"}
 
 
 def test_arrays_come_back_without_pickle(tmp_path: Path) -> None:

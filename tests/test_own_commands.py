@@ -254,6 +254,18 @@ def test_debias_compares_with_the_same_number_of_samples(debiased: tuple[Path, A
     epochs = {name: job["recipe"]["epochs"] for name, job in jobs.items()}
     assert epochs["vanilla"] == epochs["augmented"] == epochs["biased"] + epochs["debiased"]
     assert all(jobs[name]["averaged"] for name in ("vanilla", "augmented", "debiased"))
+    assert all(each["minus_vanilla"]["interval"] for each in (found["after"], *found["controls"].values()))
+
+
+def test_once_chosen_everything_learns_from_the_validation_rows_too(debiased: tuple[Path, Any]) -> None:
+    out, found = debiased
+    valid, trained = set(), set()
+    for path in (out / "work").glob("vanilla-*/job.npz"):
+        with np.load(path) as job:
+            trained.add(len(job["train"]))
+            valid |= {len(job["ask"])} if len(job["train"]) < found["n"] else set()
+            assert not set(job["ask"]) & set(job["train"])
+    assert trained == {found["n"], found["n"] - valid.pop()} and not valid
 
 
 def test_the_model_is_chosen_on_validation_rows(debiased: tuple[Path, Any]) -> None:

@@ -1,5 +1,6 @@
 """Kinds checked on planted rows, a model chosen without bias labels, what it costs, and shares as intervals."""
 
+import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from debiaser.auditing.field import told
 from debiaser.auditing.kinds import LEAST, Kinds
 from debiaser.auditing.planted import Controls, Planted, called, check_controls
 from debiaser.auditing.price import NEVER, break_even, compared, price
-from debiaser.auditing.repair import VANILLA, Contender, Trial
+from debiaser.auditing.repair import EXCHANGED, VANILLA, Contender, Trial
 from debiaser.auditing.scoring import OutOfFold
 from debiaser.auditing.selection import PlantedTrial, choose_model
 from debiaser.auditing.shares import LOOKS, conflicting_share, looks, mislabelled_share
@@ -125,8 +126,19 @@ def test_a_model_that_costs_too_much_is_out_however_good_elsewhere() -> None:
     costly = trial_of({VANILLA: share_right(0.95), PGD: share_right(0.9)})
     planted = planted_of({VANILLA: 0.1, PGD: 0.99})
     assert choose_model(costly, planted, 2.0).chosen == VANILLA
-    assert "costing more than 2 points" in choose_model(costly, planted, 2.0).sentence
-    assert choose_model(costly, planted, 20.0).chosen == PGD
+    told = choose_model(costly, planted, 2.0)
+    assert "costing more than 2 points" in told.sentence and (told.at_any_cost, told.rival) == (PGD, PGD)
+    allowing = re.search(r"--max-cost (\d+) allows it", told.sentence)
+    assert allowing and choose_model(costly, planted, float(allowing[1])).chosen == PGD
+    assert "--max-cost" not in choose_model(costly, planted, 20.0).sentence
+
+
+def test_the_rival_is_what_the_veto_kept_out() -> None:
+    """Of two that are too costly, the simpler one within an error of the best, not the best."""
+    models = {VANILLA: 0.99, EXCHANGED: 0.8, PGD: 0.8}
+    trial = trial_of({name: share_right(share) for name, share in models.items()})
+    choice = choose_model(trial, planted_of({VANILLA: 0.1, EXCHANGED: 0.8, PGD: 0.801}), 2.0)
+    assert (choice.chosen, choice.rival) == (VANILLA, EXCHANGED) and EXCHANGED in choice.sentence
 
 
 def test_without_a_named_property_the_worst_class_decides() -> None:

@@ -3,9 +3,11 @@
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,18 +49,61 @@ def replacing(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     if path.exists() and not path.is_file():
         raise Problem(f"cannot write {path}: it is there and is not an ordinary file; choose another name")
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    sweep(path.parent)
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        yield temporary
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        with temporary_file(path.parent) as temporary:
+            yield temporary
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
     except OSError as error:
         raise explain(error, path) from error
+
+
+@contextmanager
+def temporary_file(folder: Path) -> Iterator[Path]:
+    """An empty hidden file, locked for as long as it is written: one that a kill left behind is known by its lock."""
+    temporary, descriptor = folder / f".{secrets.token_hex(8)}.part", -1
+    try:
+        while descriptor < 0:
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            lock(descriptor)
+            if not os.fstat(descriptor).st_nlink:  # swept before it was locked
+                os.close(descriptor)
+                descriptor = -1
+        yield temporary
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@cache
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder; once in the life of a process."""
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(r"\.[0-9a-f]{16}\.part", path.name):
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR)
+                try:
+                    if lock(descriptor):
+                        path.unlink(missing_ok=True)
+                finally:
+                    os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Whether the open file is now locked by us; not if another holds it, or where files cannot be locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -68,14 +113,14 @@ def locked(path: Path, waiting: Callable[[], None] | None = None, patience: floa
     `patience` is for how many seconds; -1 is for ever.
     """
     make_folder(path.parent)
-    lock = FileLock(path)
+    file_lock = FileLock(path)
     try:
         try:
-            lock.acquire(timeout=0)
+            file_lock.acquire(timeout=0)
         except Timeout:
             if waiting:
                 waiting()
-            lock.acquire(timeout=patience)
+            file_lock.acquire(timeout=patience)
     except Timeout as error:
         raise Problem(f"another process has held {path} for too long; end it, then try again") from error
     except OSError as error:
@@ -86,7 +131,7 @@ def locked(path: Path, waiting: Callable[[], None] | None = None, patience: floa
         yield
     finally:
         with suppress(OSError):
-            lock.release()
+            file_lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -49,7 +49,8 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Examined:
-    """Everything that was computed about the rows of `pool`; `model` says which model was examined."""
+    """Everything that was computed about the rows of `pool`; `model` says which model was examined, `named` which
+    property it is found to follow."""
 
     subject: Subject
     desk: Desk
@@ -64,6 +65,7 @@ class Examined:
     reasons: list[str]
     model: str
     views: Sequence[View] = ()
+    named: View | None = None
     planted: Planted | None = None
     controls: Controls | None = None
     confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -133,7 +135,21 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
     return Examined(
-        subject, desk, pool, easy, plain, kinds, swaps, suspects, troubles, *ruled, model, known, planted, controls
+        subject,
+        desk,
+        pool,
+        easy,
+        plain,
+        kinds,
+        swaps,
+        suspects,
+        troubles,
+        *ruled,
+        model,
+        known,
+        named,
+        planted,
+        controls,
     )
 
 

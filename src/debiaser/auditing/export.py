@@ -85,11 +85,12 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
             else "."
         ),
         "",
-        "| trained with | all held-out rows | rows the easy model misses |",
-        "| --- | --: | --: |",
+        "| trained with | all held-out rows | minus vanilla | rows the easy model misses |",
+        "| --- | --: | --: | --: |",
         *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
         "",
-        f"Mean and standard deviation over {trial.seeds} seeds; every model saw {trial.samples_seen:,} samples.",
+        f"Mean and standard deviation over {trial.seeds} seeds, differences with 95% intervals; every model saw "
+        f"{trial.samples_seen:,} samples of the training and validation rows.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
         "Nothing was chosen on the held-out rows but whether to export vanilla instead.",
         "",
@@ -120,7 +121,11 @@ def card_row(name: str, told: dict[str, Any]) -> str:
             return "-"
         return f"{value['mean']:.1f}" + (f" ± {value['sd']:.1f}" if value["sd"] is not None else "")
 
-    return f"| {name} | {cell(told['overall'])} | {cell(told['easy_misses'])} |"
+    minus = "-"
+    if told["minus_vanilla"]:
+        low, high = told["minus_vanilla"]["interval"]
+        minus = f"{told['minus_vanilla']['difference']:+.1f} [{low:.1f}, {high:.1f}]"
+    return f"| {name} | {cell(told['overall'])} | {minus} | {cell(told['easy_misses'])} |"
 
 
 @dataclass(frozen=True, eq=False)

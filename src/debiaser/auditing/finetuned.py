@@ -1,5 +1,6 @@
 """Training the whole pretrained network: pictures are decoded, texts cut into tokens, whenever they are read."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,3 +120,10 @@ def whole_material(own: OwnData, encoder: Encoder, folder: Path) -> WholeMateria
     path = folder / f"{own.inputs.identity}.json"
     write_json(path, {"kind": own.kind, "encoder": encoder.name, "inputs": inputs})
     return WholeMaterial(path, own.classes, f"{own.inputs.identity}:{encoder.identity}:whole")
+
+
+def with_texts(material: WholeMaterial, texts: list[str], identity: str) -> WholeMaterial:
+    """The same list with more texts after its own."""
+    path = material.array.with_name(f"{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}.json")
+    write_json(path, {**material.listed, "inputs": [*material.listed["inputs"], *texts]})
+    return WholeMaterial(path, material.classes, identity)

@@ -9,9 +9,11 @@ import torch
 
 from debiaser.auditing.asking import swaps_of
 from debiaser.auditing.audit import Examined
+from debiaser.auditing.exchange import exchange
+from debiaser.auditing.finetuned import WholeMaterial
 from debiaser.auditing.jobs import Rows, answer_inputs, read_model
 from debiaser.auditing.price import compared, price
-from debiaser.auditing.repair import Trial, compete, draws_of, report_trial
+from debiaser.auditing.repair import VANILLA, Trial, compete, report_trial, ways_of
 from debiaser.auditing.selection import choose_model, plant_trial
 from debiaser.auditing.shares import conflicting_share
 from debiaser.auditing.swap import SwapTest
@@ -20,11 +22,18 @@ from debiaser.auditing.swap import SwapTest
 def prove(
     examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float, field: Any
 ) -> tuple[Trial, dict[str, Any]]:
-    """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit."""
+    """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit.
+
+    Once the choice is made validation rows are rows to learn from like the others: everything is trained again.
+    """
     own, desk = examined.subject.own, examined.desk
-    rehearsal, trial = compete(desk, train, (valid, held_out), draws_of(examined), own.unit, seeds)
-    view = examined.planted.view if examined.planted else None
+    view = examined.named
+    ways = ways_of(examined, exchange(examined, view) if view else None)
+    rehearsal = compete(desk, train, valid, ways, own.unit, seeds)
     choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
+    if isinstance(desk.material, WholeMaterial):  # what costs hours is trained again only where it is compared
+        ways = {name: ways[name] for name in (VANILLA, choice.rival)}
+    trial = compete(desk, np.union1d(train, valid), held_out, ways, own.unit, seeds)
     trial = replace(trial, chosen=choice.chosen)
     more = report_trial(trial, choice.rival, own, max_cost)
     paid = price(trial, choice.rival, desk.seed)

@@ -1,27 +1,45 @@
 """The fix and its proof: controls and the debiased model, same number of samples seen, judged on held-out rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from debiaser.auditing.audit import Examined
+from debiaser.auditing.audit import STRENGTH, Examined
 from debiaser.auditing.crew import run
 from debiaser.auditing.estimates import resampled_means
+from debiaser.auditing.exchange import Exchanged
 from debiaser.auditing.jobs import Answers, Job, Rows
 from debiaser.auditing.scoring import ALPHA, Desk, Vector
 from debiaser.data.own import OwnData
 from debiaser.learn.groups import balancing_weights
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
+EXCHANGED = "named property exchanged"
 EASY, PLAIN_PGD = "easy", "plain PGD"
 CONTROLS = (EASY, PLAIN_PGD)  # trained beside the others, never chosen
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
 EASY_MISSES = "rows the easy model misses"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 MAX_COST = 2.0  # points of accuracy on all rows that a gain elsewhere may cost
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """How to train: draws (n,) in proportion, going on from the easy model (None: by class, from scratch), whether
+    pictures are varied, and copies to train on instead of the rows themselves."""
+
+    draws: Vector | None = None
+    augmented: bool = False
+    copies: Exchanged | None = None
+
+    @property
+    def stage(self) -> str:
+        """The name of its jobs."""
+        if self.draws is not None:
+            return "debiased"
+        return "exchanged" if self.copies else "augmented" if self.augmented else "vanilla"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,59 +71,58 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
-def draws_of(examined: Examined) -> dict[str, Vector]:
-    """The draws of PGD at every strength; where kinds are asserted, those of plain PGD beside them."""
-    draws = {named(strength): examined.weight(strength) for strength in STRENGTHS}
-    if not examined.kinds.abstains and examined.kinds.judge is not None:
-        draws[PLAIN_PGD] = examined.weight(1.0, trusting=False)
-    return draws
+def ways_of(examined: Examined, copies: Exchanged | None) -> dict[str, Way]:
+    """Everything that is trained, the simplest first: controls, and PGD at every strength; with copies, on these too.
 
-
-def compete(
-    desk: Desk, train: Rows, asked: Sequence[Rows], draws: dict[str, Vector], unit: Rows, seeds: int
-) -> list[Trial]:
-    """Train everything over so many seeds, to its last epoch, weights averaged over it; a trial for each set of rows.
-
-    `draws`: for each way to debias, the probabilities (n,) of the rows.
+    Where kinds are asserted, plain PGD stands beside them.
     """
-    material = desk.material
+    varied = examined.desk.material.augment is not None
+    ways = {VANILLA: Way()}
+    if varied:
+        ways[AUGMENTED] = Way(augmented=True)
+    if copies is not None:
+        ways[EXCHANGED] = Way(copies=copies)
+    ways |= {named(strength): Way(examined.weight(strength), varied) for strength in STRENGTHS}
+    if copies is not None:
+        ways[f"{named(STRENGTH)}, {EXCHANGED}"] = Way(examined.weight(STRENGTH), varied, copies)
+    if not examined.kinds.abstains and examined.kinds.judge is not None:
+        ways[PLAIN_PGD] = Way(examined.weight(1.0, trusting=False), varied)
+    return ways
+
+
+def compete(desk: Desk, train: Rows, asked: Rows, ways: dict[str, Way], unit: Rows, seeds: int) -> Trial:
+    """Train everything over so many seeds, to its last epoch, weights averaged over it, and ask about these rows."""
     easy, rest = desk.easy_recipe(len(train)), desk.long_recipe(len(train))
     whole = replace(rest, epochs=easy.epochs + rest.epochs)  # a control sees as many samples as both stages together
-    balanced = balancing_weights(desk.y[train])
-    plan = {"material": material, "y": desk.y, "train": train, "ask": np.concatenate(list(asked)), "averaged": True}
+    biased = [
+        Job("biased", desk.material, desk.y, train, asked, easy, desk.seed + seed, ALPHA) for seed in range(seeds)
+    ]
 
-    def job(name: str, seed: int, **how: Any) -> Job:
-        return Job(**{**plan, "name": name, "recipe": whole, "seed": desk.seed + seed, **how})
+    def job(way: Way, seed: int) -> Job:
+        alone = way.draws is None
+        weight = balancing_weights(desk.y[train]) if way.draws is None else way.draws[train]
+        made = Job(
+            way.stage,
+            desk.material,
+            desk.y,
+            train,
+            asked,
+            whole if alone else rest,
+            desk.seed + seed,
+            weight=weight,
+            augment=desk.material.augment if way.augmented else None,
+            start=None if alone else biased[seed].key,
+            averaged=True,
+        )
+        return made if way.copies is None else way.copies.in_place_of(made)
 
-    first = {VANILLA: [job("vanilla", seed, weight=balanced) for seed in range(seeds)]}
-    if material.augment:
-        varied = {"weight": balanced, "augment": material.augment}
-        first[AUGMENTED] = [job("augmented", seed, **varied) for seed in range(seeds)]
-    first[EASY] = [job("biased", seed, recipe=easy, alpha=ALPHA, averaged=False) for seed in range(seeds)]
-    second = {
-        name: [
-            job(
-                "debiased",
-                seed,
-                start=first[EASY][seed].key,
-                recipe=rest,
-                weight=weight[train],
-                augment=material.augment,
-            )
-            for seed in range(seeds)
-        ]
-        for name, weight in draws.items()
-    }
+    jobs = {name: [job(way, seed) for seed in range(seeds)] for name, way in ways.items()}
+    first = {EASY: biased, **{name: jobs[name] for name, way in ways.items() if way.draws is None}}
+    second = {name: each for name, each in jobs.items() if name not in first}
     said = answers_of(first, desk, "controls") | answers_of(second, desk, "debiased")
-    jobs, seen = {**first, **second}, whole.epochs * len(train)
-    trials, start = [], 0
-    for rows in asked:
-        part = slice(start, start + len(rows))
-        start += len(rows)
-        contenders = {name: contender(name, each, jobs[name], part) for name, each in said.items()}
-        misses = np.mean([each.probability[part] for each in said[EASY]], axis=0).argmax(1) != desk.y[rows]
-        trials.append(Trial(rows, desk.y[rows], unit[rows], misses, contenders, seen, seeds))
-    return trials
+    misses = np.mean([each.probability for each in said[EASY]], axis=0).argmax(1) != desk.y[asked]
+    contenders = {name: contender(name, said[name], each) for name, each in {EASY: biased, **jobs}.items()}
+    return Trial(asked, desk.y[asked], unit[asked], misses, contenders, whole.epochs * len(train), seeds)
 
 
 def answers_of(jobs: dict[str, list[Job]], desk: Desk, stage: str) -> dict[str, list[Answers]]:
@@ -115,10 +132,10 @@ def answers_of(jobs: dict[str, list[Job]], desk: Desk, stage: str) -> dict[str, 
     return {name: [next(found) for _ in each] for name, each in jobs.items()}
 
 
-def contender(name: str, said: list[Answers], jobs: list[Job], part: slice) -> Contender:
-    """The answers of one way to train to these rows, over its seeds."""
-    answers = np.stack([each.logits[part].argmax(1) for each in said])
-    return Contender(name, answers, said[0].probability[part], tuple(job.key for job in jobs))
+def contender(name: str, said: list[Answers], jobs: list[Job]) -> Contender:
+    """The answers of one way to train, over its seeds."""
+    answers = np.stack([each.logits.argmax(1) for each in said])
+    return Contender(name, answers, said[0].probability, tuple(job.key for job in jobs))
 
 
 def describe(trial: Trial, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None) -> dict[str, Any]:
@@ -196,7 +213,10 @@ def report_trial(trial: Trial, rival: str, own: OwnData, max_cost: float) -> dic
     The rival is the chosen model or, where that is vanilla, the best of those that were not chosen.
     """
     told = {name: describe(trial, name, own.classes, own.group) for name in trial.contenders}
-    overall = difference(trial, rival, np.ones(len(trial.rows), bool))
+    everywhere = np.ones(len(trial.rows), bool)
+    for name, each in told.items():
+        each["minus_vanilla"] = None if name == VANILLA else difference(trial, name, everywhere)
+    overall = told[rival]["minus_vanilla"]
     misses = difference(trial, rival, trial.misses)
     helped, words = verdict(overall, misses, max_cost)
     if trial.chosen == VANILLA:

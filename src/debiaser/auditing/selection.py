@@ -4,6 +4,7 @@ The criterion is half the accuracy on the worst class, half the accuracy on rows
 another class; without a named property, the worst class alone. Towards vanilla by the one-standard-error rule.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,17 +37,20 @@ class PlantedTrial:
 
 @dataclass(frozen=True)
 class Choice:
-    """The model that was chosen, every candidate's numbers in percent, and the sentence that says why."""
+    """The model that was chosen, the one that would have been were no cost too high, every candidate's numbers in
+    percent, and the sentence that says why."""
 
     chosen: str
+    at_any_cost: str
     candidates: tuple[dict[str, Any], ...]
     sentence: str
 
     @property
     def rival(self) -> str:
-        """The chosen model or, where that is vanilla, the best of the debiased: what vanilla is compared with."""
-        if self.chosen != VANILLA:
-            return self.chosen
+        """What vanilla is compared with: the chosen model, else the one chosen at any cost, else the best debiased."""
+        for name in (self.chosen, self.at_any_cost):
+            if name != VANILLA:
+                return name
         others = [each for each in self.candidates if each["name"] not in (VANILLA, AUGMENTED)]
         return str(max(others, key=lambda each: each["criterion"])["name"])
 
@@ -54,6 +58,7 @@ class Choice:
     def plain(self) -> dict[str, Any]:
         return {
             "chosen": self.chosen,
+            "at_any_cost": self.at_any_cost,
             "rival": self.rival,
             "candidates": list(self.candidates),
             "sentence": self.sentence,
@@ -104,11 +109,13 @@ def choose_model(rehearsal: Trial, planted: PlantedTrial | None, max_cost: float
     names = [name for name in rehearsal.contenders if name not in CONTROLS]
     drawn, full = resampled_criteria(rehearsal, planted, names, seed)
     overall = {name: 100 * float((rehearsal.contenders[name].answers == rehearsal.labels).mean()) for name in names}
-    vetoed = {name: overall[VANILLA] - overall[name] > max_cost for name in names}
-    allowed = [number for number, name in enumerate(names) if not vetoed[name]]
-    best = max(allowed, key=lambda number: full[number])
-    within = {number: full[best] - full[number] <= (drawn[best] - drawn[number]).std() for number in allowed}
-    chosen = names[next(number for number in allowed if within[number] or number == best)]
+    cost = {name: overall[VANILLA] - overall[name] for name in names}
+    vetoed = {name: cost[name] > max_cost for name in names}
+    everyone = range(len(names))
+    chosen, at_any_cost = (
+        names[simplest_of_best(drawn, full, allowed)]
+        for allowed in ([number for number in everyone if not vetoed[names[number]]], everyone)
+    )
     rows = [
         {
             "name": name,
@@ -121,18 +128,24 @@ def choose_model(rehearsal: Trial, planted: PlantedTrial | None, max_cost: float
         }
         for number, name in enumerate(names)
     ]
-    return Choice(chosen, tuple(rows), sentence(names, rows, chosen, planted, rehearsal, max_cost))
+    told = sentence(rows, chosen, planted, rehearsal)
+    if any(vetoed.values()):
+        out = ", ".join(f"{name} ({cost[name]:.1f})" for name in names if vetoed[name])
+        told += f" Out, for costing more than {max_cost:g} points of validation accuracy: {out}."
+    if at_any_cost != chosen:
+        told += f" At any cost it would have been {at_any_cost}: --max-cost {math.ceil(cost[at_any_cost])} allows it."
+    return Choice(chosen, at_any_cost, tuple(rows), told)
 
 
-def sentence(
-    names: Sequence[str],
-    rows: Sequence[dict[str, Any]],
-    chosen: str,
-    planted: PlantedTrial | None,
-    rehearsal: Trial,
-    max_cost: float,
-) -> str:
-    """What was chosen, on what, and which candidates were too costly."""
+def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int]) -> int:
+    """The first of these candidates, simplest first, that is within one standard error of the best of them."""
+    best = max(allowed, key=lambda number: full[number])
+    within = (n for n in allowed if n == best or full[best] - full[n] <= (drawn[best] - drawn[n]).std())
+    return next(within)
+
+
+def sentence(rows: Sequence[dict[str, Any]], chosen: str, planted: PlantedTrial | None, rehearsal: Trial) -> str:
+    """What was chosen, and on what."""
     by = (
         f"half by the worst class, half by {len(planted.places):,} of them that were given the {planted.title} of "
         "another class"
@@ -140,15 +153,11 @@ def sentence(
         else "by the worst class alone, since no property is named"
     )
     of = {row["name"]: row for row in rows}
-    told = (
+    return (
         f"Chosen on {len(rehearsal.rows):,} validation rows, {by}: {chosen} ({of[chosen]['criterion']:.1f}"
         + (f"; {VANILLA} {of[VANILLA]['criterion']:.1f}" if chosen != VANILLA else "")
         + "), the simplest within one standard error of the best."
     )
-    costly = [name for name in names if of[name]["vetoed"]]
-    if costly:
-        told += f" Out, for costing more than {max_cost:g} points of validation accuracy: {', '.join(costly)}."
-    return told
 
 
 def worst_class(trial: Trial, name: str) -> float:

@@ -28,6 +28,11 @@ class View(Protocol):
     @property
     def nuisance(self) -> bool: ...
 
+    @property
+    def identity(self) -> str:
+        """What decides its swaps, for keys."""
+        ...
+
     def swap(self, x: Any, donors: Any, rows: Tensor) -> Any:
         """The inputs with the property of the donors; `rows` are the row numbers of the inputs."""
         ...
@@ -46,6 +51,10 @@ class PictureView:
     nuisance: bool
     change: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     smallest: int = 1
+
+    @property
+    def identity(self) -> str:
+        return self.name
 
     def swap(self, x: Tensor, donors: Tensor, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """The pictures (b, 3, s, s) with the property of the donors: bytes as bytes, numbers in [0, 1] as such."""

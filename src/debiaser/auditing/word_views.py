@@ -3,6 +3,8 @@
 Which words go with a label is learnt outside a row's fold, so that no row chooses the words it is tested by.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +33,10 @@ class TextView:
     nuisance: bool
     change: Callable[[str, str], str] = field(repr=False)
 
+    @property
+    def identity(self) -> str:
+        return self.name
+
     def swap(self, x: Sequence[str], donors: Sequence[str], rows: Tensor | None = None) -> list[str]:  # noqa: ARG002
         """The texts with the property of the donors."""
         return [self.change(text, donor) for text, donor in zip(x, donors, strict=True)]
@@ -49,6 +55,11 @@ class WordView:
     nuisance: bool
     listed: tuple[frozenset[str], ...]
     fold: NDArray[np.int64]
+
+    @property
+    def identity(self) -> str:
+        words = json.dumps([sorted(each) for each in self.listed]).encode()
+        return f"{self.name}:{hashlib.blake2b(words + self.fold.tobytes(), digest_size=8).hexdigest()}"
 
     def swap(self, x: Sequence[str], donors: Sequence[str], rows: Tensor) -> list[str]:
         """The texts without their listed words, with those of the donors where these stand."""

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from debiaser.report.audit_figures import break_even
-from debiaser.report.audit_words import interval, p_words, value_of
+from debiaser.report.audit_words import interval, p_words, signed, value_of
 from debiaser.report.runs import number
 from debiaser.report.tables import count, spread
 
@@ -30,7 +30,8 @@ def repair(findings: Part) -> Part | None:
         "samples_seen": count(number(content.get("samples_seen"))),
         "tests": _tests(content.get("test") or {}),
         "rows": [
-            {"name": name, "role": role} | {key: _cell(numbers.get(key)) for key in ("overall", "easy_misses")}
+            {"name": name, "role": role, "minus": _minus(numbers.get("minus_vanilla") or {})}
+            | {key: _cell(numbers.get(key)) for key in ("overall", "easy_misses")}
             for name, role, numbers in models
         ],
         "tables": [table for table in (_table(models, *kind) for kind in KINDS) if table],
@@ -63,6 +64,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return spread(number(value.get("mean")), number(value.get("sd")))
     return spread(number(value), None)
+
+
+def _minus(test: Part) -> str:
+    """A difference and its interval, in points."""
+    value, bounds = number(test.get("difference")), [number(bound) for bound in test.get("interval") or []]
+    if value is None or len(bounds) != 2 or None in bounds:
+        return ""
+    return f"{signed(value)} [{', '.join(signed(bound or 0.0) for bound in bounds)}]"
 
 
 def _table(models: list[tuple[str, str, Part]], key: str, title: str) -> Part | None:

@@ -37,6 +37,7 @@ def command(result: Result) -> str:
         ("--recipe", result.get("recipe")),
         ("--epochs", _epochs(spec)),
         ("--net", spec.get("net")),
+        ("--weights", spec.get("weights")),
         ("--seed", result.get("seed")),
         ("--data-seed", spec.get("data_seed")),
     ):

@@ -34,8 +34,10 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
 # by what the table calls them
 CANDIDATES = {
     "vanilla": "vanilla (class-balanced)",
+    "named property exchanged": "named property exchanged",
     "PGD, half of the draws by score": "PGD, 50% of draws by score",
     "PGD, all draws by score": "PGD, 100% of draws by score",
+    "PGD, three quarters by score, named property exchanged": "PGD, 75% of draws by score, named property exchanged",
 }
 
 

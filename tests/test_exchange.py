@@ -1,0 +1,149 @@
+"""Copies of rows with a property of others: it no longer tells the label, and who learns from them is rid of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from debiaser.auditing.exchange import draw_donors, exchange
+from debiaser.auditing.jobs import Rows
+from debiaser.auditing.memory import own_of
+from debiaser.auditing.repair import EXCHANGED, VANILLA, Way, compete, ways_of
+from debiaser.auditing.scoring import Desk
+from debiaser.auditing.subject import Subject, prepare
+from debiaser.auditing.views import VIEWS
+from debiaser.auditing.word_views import WordView
+from debiaser.data import digits, inject
+from debiaser.data.split import Split
+from debiaser.learn.encoders import Encoder
+from debiaser.learn.engine import Silence
+
+CLASSES, PER_CLASS = 4, 90
+COLOUR = VIEWS[0]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of our own, so that nothing of another run is found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def examined_of(subject: Subject, pool: Rows, folder: Path, epochs: int | None = None) -> Any:
+    """As much of an examination as copies and a trial need; no row weighs more than another of its class."""
+    y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
+    place[pool] = np.arange(len(pool))
+    desk = Desk(subject.material, y, np.where(place < 0, -1, 0), folder, Silence(), epochs=epochs)
+    kinds = SimpleNamespace(abstains="nobody asked", judge=None)
+    return SimpleNamespace(
+        subject=subject, desk=desk, pool=pool, place=place, kinds=kinds, weight=lambda *_, **__: desk.balanced()
+    )
+
+
+@pytest.fixture
+def digits_by_colour() -> tuple[Subject, Rows]:
+    """Digits whose colour is their class in the pool, and any in the rows after it; the pool."""
+    part = digits.parts()["train"]
+    chosen = [np.flatnonzero(part.target == k) for k in range(CLASSES)]
+    rows = np.concatenate([each[start:end] for start, end in ((0, PER_CLASS), (PER_CLASS, 120)) for each in chosen])
+    y, stream = part.target[rows], np.random.default_rng(0)
+    pool = np.arange(CLASSES * PER_CLASS)
+    bias = np.where(np.arange(len(y)) < len(pool), y, stream.integers(0, CLASSES, len(y)))
+    read = inject.coloured(torch.from_numpy(part.pictures[rows]), torch.from_numpy(inject.draw_colours(bias, stream)))
+    return prepare(own_of(Split(torch.from_numpy(y), read)), None, Silence()), pool
+
+
+def nearest_colour(pictures: torch.Tensor) -> Rows:
+    """(b,) which of the palette's colours a picture is painted with."""
+    tint = pictures.float().flatten(2).amax(2)
+    palette = torch.from_numpy(inject.PALETTE[:CLASSES]).float()
+    return np.asarray(torch.cdist(tint / tint.norm(dim=1, keepdim=True), nn.functional.normalize(palette)).argmin(1))
+
+
+def test_every_row_gives_its_property_once_to_another_of_its_split() -> None:
+    split = np.array(["train"] * 50 + ["valid"] * 20)
+    donors = draw_donors(split, 0)
+    assert sorted(donors) == list(range(70)) and (donors != np.arange(70)).all()
+    assert (split[donors] == split).all() and not np.array_equal(donors, draw_donors(split, 1))
+
+
+def test_the_property_of_a_copy_does_not_tell_its_label(digits_by_colour: tuple[Subject, Rows], tmp_path: Path) -> None:
+    subject, pool = digits_by_colour
+    copies = exchange(examined_of(subject, pool, tmp_path), COLOUR)
+    assert copies is not None
+    y, n = copies.y, len(subject.own)
+    assert np.array_equal(y, np.concatenate([y[:n], y[pool]])) and len(copies.material.inputs) == n + len(pool)
+    assert np.array_equal(copies.material.inputs[:n], subject.material.inputs)
+    own, taken = (nearest_colour(torch.tensor(copies.material.inputs[rows])) for rows in (pool, slice(n, None)))
+    assert (own == y[pool]).mean() > 0.95
+    table = np.histogram2d(taken, y[pool], CLASSES)[0]
+    assert table.sum(0) == pytest.approx(PER_CLASS) and table.sum(1) == pytest.approx(PER_CLASS, abs=3)
+    assert table.min() > 10, table  # were colour and label independent, 22.5 each
+    shapes = [torch.tensor(copies.material.inputs[rows]).amax(1) > 60 for rows in (pool, slice(n, None))]
+    assert (shapes[0] == shapes[1]).float().mean() > 0.9  # what the picture shows stays
+
+
+def test_who_learns_from_copies_stops_following_the_colour(
+    digits_by_colour: tuple[Subject, Rows], tmp_path: Path
+) -> None:
+    subject, pool = digits_by_colour
+    examined = examined_of(subject, pool, tmp_path, epochs=8)
+    ways = ways_of(examined, exchange(examined, COLOUR))
+    debiased = [name for name in ways if name.startswith("PGD") and name.endswith(EXCHANGED)]
+    assert list(ways)[2] == EXCHANGED and len(debiased) == 1
+    asked = np.setdiff1d(np.arange(len(subject.own)), pool)
+    chosen = {name: ways[name] for name in (VANILLA, EXCHANGED, *debiased)}
+    trial = compete(examined.desk, pool, asked, chosen, subject.own.unit, 1)
+    right = {name: (each.answers == trial.labels).mean() for name, each in trial.contenders.items()}
+    assert right[VANILLA] < 0.7 < 0.85 < min(right[EXCHANGED], right[debiased[0]]), right
+
+
+def test_copies_are_drawn_like_their_rows(digits_by_colour: tuple[Subject, Rows], tmp_path: Path) -> None:
+    """As many steps and the same weights as on the rows themselves, and answers to the rows themselves."""
+    subject, pool = digits_by_colour
+    examined = examined_of(subject, pool, tmp_path, epochs=1)
+    copies = exchange(examined, COLOUR)
+    asked = np.arange(len(pool), len(pool) + 10)
+    ways = {VANILLA: Way(), EXCHANGED: Way(copies=copies)}
+    trial = compete(examined.desk, pool[:100], asked, ways, subject.own.unit, 1)
+    with_rows, with_copies = (np.load(tmp_path / trial.contenders[name].keys[0] / "job.npz") for name in ways)
+    assert np.array_equal(with_rows["weight"], with_copies["weight"])
+    assert np.array_equal(with_copies["train"], len(subject.own) + with_rows["train"])
+    assert np.array_equal(with_copies["ask"], asked) and trial.samples_seen == 2 * 100
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def counting(seen: list[str]) -> Encoder:
+    """An encoder of two words, that remembers what it was given."""
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        seen.extend(texts)
+        return torch.tensor([[text.lower().count(word) for word in ("tuesday", "thursday")] for text in texts]).float()
+
+    return Encoder("counting", "text", 0, 2, "counting", nn.Identity(), encode)
+
+
+def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, seen = ("Tuesday", "Thursday"), list[str]()
+    texts = [(f"{words[row % 2]}. It rained on film {row}", row % 2) for row in range(200)]
+    monkeypatch.setattr("debiaser.auditing.subject.find_encoder", lambda *_: counting(seen))
+    subject, pool = prepare(own_of(texts), None, Silence()), np.arange(160)
+    listed = (frozenset(word.lower() for word in words),)
+    view = WordView("giveaway", "giveaway word", True, listed, np.zeros(160, np.int64))
+    copies = exchange(examined_of(subject, pool, tmp_path), view)
+    assert copies is not None
+    taken = copies.material.inputs[200:]
+    assert (taken.sum(1) == 1).all()  # one word left, one arrived
+    assert abs(np.corrcoef(taken[:, 1], copies.y[200:])[0, 1]) < 0.25
+    assert len(seen) == 200 + 160 and all("rained on film" in text for text in seen)
+    again = exchange(examined_of(subject, pool, tmp_path), view)
+    assert again is not None and again.material.array == copies.material.array and len(seen) == 360
+    other = WordView("giveaway", "giveaway word", True, (frozenset({"rained"}),), np.zeros(160, np.int64))
+    assert other.identity != view.identity
