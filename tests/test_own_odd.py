@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -325,3 +327,17 @@ def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:
 
 def failing(*_: object) -> torch.Tensor:
     raise Problem("cannot be swapped; use others")
+
+
+def test_colour_of_sixteen_bits_is_windowed_too() -> None:
+    """A PNG as microscopes write it: three channels of 16 bits, of which 12 are used."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    levels = np.tile(np.linspace(0, 4095, 32).astype(">u2")[None, :, None], (32, 1, 3))
+    lines = b"".join(b"\0" + line.tobytes() for line in levels)
+    header = struct.pack(">IIBBBBB", 32, 32, 16, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    decoded = decode(content)
+    assert decoded.windowed and decoded.pixels.min() == 0 and decoded.pixels.max() == 255
