@@ -26,6 +26,7 @@ from debiaser.bench.spec import new_spec
 from debiaser.bench.speed.timing import Times, Way, interleaved, ratio, typical
 from debiaser.bench.speed.usual import stock_simconv1
 from debiaser.files import write_json
+from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
 
 BATCH, SIDE = 128, 1024
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=None, help="of each stage, to see that it runs")
     asked = parser.parse_args()
+    keep_freed_memory()  # as the commands that train do
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     rows = accuracies(asked) if asked.accuracy else rows_of(*measured(asked.rounds, asked.steps), asked.steps)
     for row in rows:

@@ -28,7 +28,7 @@ DOCS = ROOT / "docs"
 ORDER: dict[str, list[str]] = {
     "Begin here": ["index.md", "own_data.md", "verdict.md", "own_loop.md", "tutorials.md", "gallery.md"],
     "Methods": ["methods/index.md", "methods/*.md"],
-    "The paper": ["benchmarks.md", "results.md", "recipes.md", "deviations.md", "theory.md"],
+    "The paper": ["benchmarks.md", "results.md", "studies.md", "recipes.md", "deviations.md", "theory.md"],
     "In depth": ["speed.md", "large_data.md", "many_processes.md", "architecture.md"],
     "Reference": ["commands.md", "api.md"],
     "The project": ["changelog.md", "contributing.md", "security.md"],

@@ -23,6 +23,7 @@ from debiaser.errors import Problem
 from debiaser.files import locked, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import new_net
 from debiaser.learn.normalise import normalised
 from debiaser.learn.outputs import predict
@@ -88,6 +89,7 @@ def make(
     processes: Processes = ALONE,
 ) -> results.Result:
     """Train and judge; everything that is kept lands in the folder, `result.json` last."""
+    keep_freed_memory()
     method = spec.new_method()
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)

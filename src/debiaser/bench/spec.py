@@ -117,25 +117,14 @@ def new_spec(
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     from debiaser.data import DATASETS
     from debiaser.data.inject import check_share
-    from debiaser.learn.engine import PRECISIONS
-    from debiaser.learn.nets import NETS, check_options
+    from debiaser.learn.nets import check_options
     from debiaser.methods import METHODS, find_method
 
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
-    kind = find_method(method)
-    setting = SETTINGS[dataset]
-    if recipe not in setting.recipes:
-        raise known("recipe", recipe, setting.recipes)
-    if net is not None and net not in NETS:
-        raise known("network", net, NETS)
-    if precision not in PRECISIONS:
-        raise known("precision", precision, PRECISIONS)
-    for name, number in (("seed", seed), ("data-seed", data_seed)):
-        if number is not None and number < 0:
-            raise Misuse(f"{name} must not be negative, got {number}")
-    if epochs is not None and epochs < 1:
-        raise Misuse(f"epochs must be at least 1, got {epochs}")
+    kind, setting = find_method(method), SETTINGS[dataset]
+    check_choices(setting.recipes, recipe, net, precision)
+    check_numbers(epochs, seed, data_seed)
     chosen = setting.recipe(recipe, method)
     if setting.rho is None and rho is not None:
         raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
@@ -172,6 +161,28 @@ def digest_of_folder(weights: str) -> str:
     """A digest of the weights in a local folder, whose content its name does not tell; empty for a name on the hub."""
     files = sorted(Path(weights).expanduser().glob("*.safetensors")) if weights else []
     return "".join(digest_of_file(path) for path in files)
+
+
+def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precision: str) -> None:
+    """Refuse a recipe, network or precision that is not there."""
+    from debiaser.learn.engine import PRECISIONS
+    from debiaser.learn.nets import NETS
+
+    if recipe not in recipes:
+        raise known("recipe", recipe, recipes)
+    if net is not None and net not in NETS:
+        raise known("network", net, NETS)
+    if precision not in PRECISIONS:
+        raise known("precision", precision, PRECISIONS)
+
+
+def check_numbers(epochs: int | None, seed: int, data_seed: int | None) -> None:
+    """Refuse seeds below 0 and epochs below 1."""
+    for name, number in (("seed", seed), ("data-seed", data_seed)):
+        if number is not None and number < 0:
+            raise Misuse(f"{name} must not be negative, got {number}")
+    if epochs is not None and epochs < 1:
+        raise Misuse(f"epochs must be at least 1, got {epochs}")
 
 
 def planned_spec(

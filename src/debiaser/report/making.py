@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "threads": "threads",
     "cores": "cores",
     "world_size": "processes",
+    "processor": "processor",
     "platform": "platform",
 }
 

@@ -38,7 +38,7 @@ def facts(environment: Mapping[str, Any]) -> str:
     """The machine and the versions in one line."""
     told = [f"{environment['cores']} cores", f"threads of torch: {environment['threads']}"]
     told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
-    return ", ".join([*told, environment["platform"]])
+    return ", ".join(filter(None, [*told, environment.get("processor"), environment["platform"]]))
 
 
 def table(claim: Found) -> dict[str, Any]:
