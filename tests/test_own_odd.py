@@ -1,42 +1,33 @@
-"""Odd own data, found by trying: what changes while it is read, hostile bytes and names, arrays for all rows."""
+"""Odd own data, found by trying: what changes while it is read, hostile bytes, arrays for all rows."""
 
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
+import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 from typer.testing import CliRunner
 
+from debiaser import audit
 from debiaser.auditing import prediction
-from debiaser.auditing.advice import what_next
-from debiaser.auditing.confirmed import match_marks
-from debiaser.auditing.entry import Request, named_options, prepared
-from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.exhibits import input_gradients
-from debiaser.auditing.foreign import examine_model, usable
-from debiaser.auditing.memory import letterboxed
-from debiaser.auditing.price import pays
+from debiaser.auditing.entry import Request, prepared
+from debiaser.auditing.foreign import usable
+from debiaser.auditing.memory import letterboxed, own_of
 from debiaser.auditing.subject import Changed, prepare
-from debiaser.cli import app, console
-from debiaser.cli.own import told
+from debiaser.cli import app
 from debiaser.data.decoding import GREY, DecodeError, decode
 from debiaser.data.labels import as_labels
-from debiaser.data.own import Columns, read_own
-from debiaser.errors import Misuse, Problem, printable
-from debiaser.learn.encoders import Encoder
+from debiaser.data.own import read_own
+from debiaser.errors import Misuse, Problem
 from debiaser.learn.engine import Silence
-from debiaser.report.audit_files import Scores
-from debiaser.report.audit_samples import table_order
 
 RNG = np.random.default_rng(0)
 
@@ -139,26 +130,6 @@ def test_an_empty_source_is_not_the_folder_one_stands_in(monkeypatch: pytest.Mon
         read_own("")
 
 
-def test_nothing_that_is_printed_is_a_command_to_a_terminal() -> None:
-    assert printable("a\x1b[2J\nb\u2028\udcff é😀") == r"a\x1b[2J\nb\u2028\udcff é😀"
-    assert "\x1b" not in str(Problem("no file \x1b]0;x\x07"))
-
-
-def test_rows_that_were_left_out_are_told_on_the_screen() -> None:
-    class Found:
-        verdict, reasons, page = "cannot tell", ("why",), None
-        summary = {  # noqa: RUF012
-            "examined": "x",
-            "health": {"findings": []},
-            "notes": [],
-            "unreadable": [{"id": f"{number}.png", "reason": "is empty (0 bytes)"} for number in range(4)],
-            "left_out": [{"id": "5.png", "reason": "has no label"}],
-        }
-
-    line = next(line for line in told(Found()) if "left out" in line)
-    assert line.startswith("  5 rows were left out: 0.png is empty (0 bytes); 1.png") and "and 2 more" in line
-
-
 def test_arrays_of_your_model_may_have_a_line_for_every_row(tmp_path: Path, folder: Path, cache: Path) -> None:
     (folder / "cat" / "0.png").write_bytes(b"")
     own = read_own(folder)
@@ -223,77 +194,43 @@ def test_a_table_does_not_make_us_read_what_is_no_file(tmp_path: Path, cache: Pa
     assert [(each.id, each.reason) for each in own.excluded] == [("1", "is not an ordinary file")]
 
 
-def test_marks_by_row_number_are_refused_by_a_run_over_other_rows(folder: Path, cache: Path, tmp_path: Path) -> None:
-    own = read_own(folder)
-    (tmp_path / "marks.csv").write_text("row,mark,rows\n3,aligned,20\n")
-    assert match_marks(own, np.arange(20), tmp_path / "marks.csv") == {3: "aligned"}
-    with pytest.raises(Problem, match=r"a page of 20 rows, and this run examines 16"):
-        match_marks(own, np.arange(16), tmp_path / "marks.csv")
-
-
-def test_ids_in_any_script_leave_the_page_small() -> None:
-    names = ["写真/" * 60 + f"{row}.png" for row in range(10_000)]
-    numbers = {"rank": np.arange(1.0, 10_001.0)}
-    _, listed = table_order(Scores({"id": names, "path": [""] * len(names)}, numbers))
-    assert sum(len(name.encode()) for name in names[:listed]) < 1_300_000
-
-
-def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
-    told = pays(Estimate(25.3, 0.0, 100.0), 2.1, 6.2)
-    assert told == (
-        "These rows cannot tell from how many cases against the rule on it is better "
-        "(+6.2 points on those, -2.1 on the others)."
-    )
-    assert pays(Estimate(25.3, 4.0, 60.0), 2.1, 6.2).startswith("Better if more than 25.3% [4.0, 60.0] of the cases")
-
-
-@pytest.mark.parametrize(("verdict", "verb"), [("biased", "debias"), ("cannot tell", "audit")])
-def test_the_lines_to_copy_are_filled_in_and_run(
-    verdict: str, verb: str, tmp_path: Path, folder: Path, cache: Path
-) -> None:
-    lines = [f"a text about number {row} that is long enough,{row % 2},p{row}" for row in range(40)]
-    (tmp_path / "it's.csv").write_text("\n".join(["text,Edema,patient", *lines]))
-    request = Request(Columns(label="Edema", unit="patient"))
-    examined = examine_model(read_own(tmp_path / "it's.csv", request.columns), np.full((40, 2), 0.5), None, tmp_path)
-    told = what_next(replace(examined, verdict=verdict), named_options(request))
-    called = []
-    pretend = {verb: lambda *words, **names: called.append((words, names))}
-    exec(told["snippet"].replace("import debiaser", ""), {"debiaser": SimpleNamespace(**pretend)})
-    (words, names), options = called[0], {"label": "Edema", "unit": "patient", "out": f"debiaser-{verb}"}
-    assert words == (str(tmp_path / "it's.csv"),) and options.items() <= names.items()
-    assert len(told["snippet"].splitlines()) == 3
-
-
-def test_where_a_model_looks_is_drawn_through_an_encoder_too(folder: Path, cache: Path) -> None:
-    """A frozen encoder that sees only the upper left corner: nothing else can matter."""
-
-    def flow(module: nn.Module, pictures: torch.Tensor) -> torch.Tensor:
-        return module(pictures[:, :, :8, :8].flatten(1) / 255)
-
-    body = nn.Linear(3 * 8 * 8, 4).requires_grad_(False)
-    encoder = Encoder("corner", "image", 32, 4, "corner:1", body, lambda x: flow(body, x), flow=flow)
-    subject = replace(prepare(read_own(folder), None, Silence()), encoder=encoder, size=32)
-    pictures = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    heat = input_gradients(subject, nn.Linear(4, 2), pictures)
-    assert heat.shape == (2, 32, 32) and (heat[:, 10:] == 0).all() and (heat[:, :, 10:] == 0).all()
-    assert (heat.reshape(2, -1).max(1) == 255).all() and pictures.dtype == torch.uint8
-
-
-def test_time_left_is_told_of_whole_batches(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock.now)
-    lines = console.Lines()
-    lines.begin("features", 300, 0)
-    for seconds, steps in ((60, 256), (10, 44)):  # steps come when a batch is done
-        clock.now += seconds
-        for _ in range(steps):
-            lines.step()
-    assert capsys.readouterr().err.splitlines()[1:] == ["features: 85%, about 10 s left"]
-
-
 def test_five_thousand_values_are_no_label_however_many_rows_there_are() -> None:
     with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
         as_labels([f"v{row % 5000}" for row in range(50_000)], "code")
     assert len(as_labels([f"v{row % 5000}" for row in range(50_000)], "the folders", plain=True).classes) == 5000
+
+
+def test_colour_of_sixteen_bits_is_windowed_too() -> None:
+    """A PNG as microscopes write it: three channels of 16 bits, of which 12 are used."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    levels = np.tile(np.linspace(0, 4095, 32).astype(">u2")[None, :, None], (32, 1, 3))
+    lines = b"".join(b"\0" + line.tobytes() for line in levels)
+    header = struct.pack(">IIBBBBB", 32, 32, 16, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    decoded = decode(content)
+    assert decoded.windowed and decoded.pixels.min() == 0 and decoded.pixels.max() == 255
+
+
+def test_datasets_in_memory_that_cannot_be_meant() -> None:
+    def pairs(*pictures: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+        return [(picture, row % 2) for row, picture in enumerate(pictures)]
+
+    ordinary = torch.rand(8, 3, 28, 28)
+    assert own_of(pairs(*ordinary)).classes == ("0", "1")
+    assert own_of([(f"text {row}", ["no", "yes"][row % 2]) for row in range(8)]).classes == ("no", "yes")
+    for odd, reason in (
+        ([], "no rows"),
+        (None, "no rows"),
+        (pairs(*ordinary * 255), "numbers from 0 to 1; these reach from .* leave out the normalisation"),
+        (pairs(*ordinary - 0.5), "numbers from 0 to 1"),
+        (pairs(*ordinary, torch.rand(3, 29, 28)), "several sizes"),
+        ([(picture, 0) for picture in ordinary], "two classes"),
+        ([("text", 0)] * 4, "only one class"),
+    ):
+        with pytest.raises(Problem, match=reason):
+            own_of(odd)
+    with pytest.raises(Misuse, match="answers alone make no page"):
+        audit([0, 1], np.eye(2), out="somewhere")

@@ -208,6 +208,8 @@ def audit(
     columns = Columns(label, image, text, group, split, unit)
     request = make_request(columns, out, options)
     if pred_probs is not None:
+        if out is not None:
+            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
         return examine_answers(source, pred_probs, features, request.seed)
     if isinstance(source, str | Path):
         return audit_source(source, request)

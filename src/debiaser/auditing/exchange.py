@@ -78,10 +78,10 @@ def with_copies(
     size = TEXTS if subject.own.kind == "text" else PICTURES
 
     def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for part in torch.split(rows[rows < len(own)], size):
-            yield part, torch.from_numpy(own[part.numpy()])
-        for part in torch.split(rows[rows >= len(own)], size):
-            yield part, enter(copies(part.numpy() - len(own)))
+        for part in torch.split(rows, size):
+            first, copied = part[part < len(own)].numpy(), part[part >= len(own)].numpy()
+            found = [torch.from_numpy(own[first])] + ([enter(copies(copied - len(own)))] if len(copied) else [])
+            yield part, torch.cat(found)
 
     file = Filling.of(cache_folder(), (len(own) + count, *own.shape[1:]), own.dtype, "copies", identity)
     return replace(subject.material, array=file_of(file.array(stream, torch.as_tensor, listener)), identity=identity)

@@ -1,7 +1,9 @@
 """The swap test: give an input one property of an input of another class; whose class does the model answer?"""
 
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from debiaser.auditing.reliance import LEVEL, Asked, Design, Reliance, Rows, by_
 from debiaser.auditing.views import View
 from debiaser.data.partition import units_per_class
 from debiaser.errors import Problem
+from debiaser.files import write_arrays
 from debiaser.learn.engine import Listener, Silence
 from debiaser.randomness import numpy_stream
 
@@ -20,6 +23,7 @@ Answer = Callable[[Tensor, Any], Any]
 
 ROWS, ROWS_PER_CLASS = 2000, 200  # swaps in all, and at least so many in each class
 BATCH = 256
+PARTS = ("other", "same", "changed")
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,19 @@ def swap_test(
     seed: int = 0,
     limit: int | None = None,
     listener: Listener | None = None,
+    kept: Path | None = None,
 ) -> SwapTest:
     """The test of these views on the rows (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
 
     `read(rows)` gives inputs; `answer(rows, inputs)` the class (b,) that a model which never saw these rows answers.
+    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked.
     """
     labels = np.unique(y)
     pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
-    asked, untested = ask(views, read, pairs, answer, listener or Silence())
+    found = remembered(kept, views) if kept else None
+    asked, untested = found or ask(views, read, pairs, answer, listener or Silence())
+    if kept and found is None:
+        remember(kept, asked, untested)
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
     reliances = judge([view for view in views if view.name in asked], asked, design, seed)
     eligible = np.bincount(y[answers == y], minlength=int(y.max()) + 1)[labels]
@@ -135,6 +144,28 @@ def ask(
     listener.end("swaps", None)
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
+
+
+def remember(path: Path, asked: dict[str, Asked], untested: tuple[Untested, ...]) -> None:
+    """Keep what was answered, and why some views could not be asked."""
+    said = {f"{part}.{name}": getattr(each, part) for name, each in asked.items() for part in PARTS}
+    write_arrays(path, views=np.array([*asked]), names=np.array([each.name for each in untested], np.str_),
+                 reasons=np.array([each.reason for each in untested], np.str_), **said)  # fmt: skip
+
+
+def remembered(path: Path, views: Sequence[View]) -> tuple[dict[str, Asked], tuple[Untested, ...]] | None:
+    """What was kept about these views; nothing where that cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            asked = {str(name): Asked(*(kept[f"{part}.{name}"] for part in PARTS)) for name in kept["views"]}
+            reasons = dict(zip(kept["names"].tolist(), kept["reasons"].tolist(), strict=True))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if {*asked, *reasons} != {view.name for view in views}:
+        return None
+    return asked, tuple(
+        Untested(view.name, view.title, view.nuisance, reasons[view.name]) for view in views if view.name in reasons
+    )
 
 
 def joined(parts: Sequence[Asked]) -> Asked:

@@ -50,7 +50,9 @@ def decode(content: bytes, side: int = 0) -> Decoded:
                 scale = min(1.0, 2 * side / max(image.size))
                 image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))  # JPEG only
             image.load()
-            return _as_rgb(ImageOps.exif_transpose(image))
+            rgb = _as_rgb(ImageOps.exif_transpose(image))
+            deep = image.format == "PNG" and content[24:25] == b"\x10"  # Pillow keeps 8 bits of 16 in colour: the upper
+            return Decoded(window(rgb.pixels), windowed=True) if deep and not rgb.windowed else rgb
         except MemoryError as error:
             raise DecodeError("needs more memory than there is") from error
         except BROKEN as error:
@@ -144,7 +146,7 @@ def _as_rgb(image: Image.Image) -> Decoded:
 
 
 def window(values: npt.NDArray[Any]) -> Pixels:
-    """Numbers (h, w) of any range to 0..255: the 1st percentile is black, the 99th white; what is not finite, black."""
+    """Numbers (h, w) or (h, w, 3) to 0..255: the 1st percentile is black, the 99th white; what is not finite, black."""
     finite = np.isfinite(values)
     if not finite.any():
         return np.zeros(values.shape, np.uint8)

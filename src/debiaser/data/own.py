@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Path], Table]] = {
     **dict.fromkeys((".csv", ".tsv", ".tab", ".txt"), read_csv),
     **dict.fromkeys((".parquet", ".pq"), read_parquet),
 }
-LETTERBOX = 1  # version of how a picture becomes pixels: part of the identity
+LETTERBOX = 2  # version of how a picture becomes pixels: part of the identity
 
 
 @dataclass(frozen=True, eq=False)

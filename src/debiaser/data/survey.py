@@ -32,7 +32,7 @@ FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat p
 SIDE = 256  # pictures beyond twice this are decoded reduced, which moves their digests a little
 CHUNK = 1024
 SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
-VERSION = 1  # of what is kept: raise it when the look changes
+VERSION = 2  # of what is kept: raise it when the look changes
 
 
 @dataclass(frozen=True, eq=False)

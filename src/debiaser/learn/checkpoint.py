@@ -36,12 +36,12 @@ def detached(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def add_state(digest: "hashlib._Hash", state: Mapping[str, Any]) -> None:
+def add_state(digest: hashlib.blake2b, state: Mapping[str, Any]) -> None:
     """Take the names and values of a module's state into a digest."""
     for name, each in state.items():
         digest.update(name.encode())
         if isinstance(each, Tensor):
-            digest.update(each.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(each.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             digest.update(repr(each).encode())
 

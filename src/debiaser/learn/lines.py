@@ -61,7 +61,7 @@ def cores() -> int:
 
 def as_memory(tensor: Tensor) -> memoryview:
     """The tensor's own bytes, or a copy of them where they do not lie in order."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def send(line: socket.socket, content: memoryview) -> None:

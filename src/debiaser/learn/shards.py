@@ -108,7 +108,9 @@ def samples_in(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfil
     name, members = "", dict[str, tarfile.TarInfo]()
     while True:
         with told(f"the shard {archive.name!s}"):
-            member = archive.next() or ended(archive)
+            member = archive.next()
+            if member is None:
+                check_end(archive)
         if member is None:
             break
         if not member.isfile():
@@ -123,7 +125,7 @@ def samples_in(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfil
         yield name, members
 
 
-def ended(archive: tarfile.TarFile) -> None:
+def check_end(archive: tarfile.TarFile) -> None:
     """Refuse an archive that does not end in zeros: cut short between two files, it looks like a smaller one."""
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)

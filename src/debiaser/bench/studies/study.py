@@ -136,7 +136,7 @@ class Study:
         moved = [replace(cell, rho=rho) for cell in cells]
         if len(cells) < 3:  # a sweep: its places are its point
             moved = [cell for cell in self.cells if cell.dataset == first.dataset]
-        own = {"dataset": dataset, "net": None, "options": (), "printed": False}
+        own: dict[str, Any] = {"dataset": dataset, "net": None, "options": (), "printed": False}
         return replace(self, cells=tuple(replace(cell, **own) for cell in moved))
 
     def only(self, dataset: str | None = None, rho: float | None = None) -> "Study":
