@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int,
     "BERT of 2 layers, 16 tokens": (partial(small_bert, 2), lambda n: torch.randint(0, 2000, (n, 16)), 3, 256),
     "BERT of 4 layers, 64 tokens": (partial(small_bert, 4), lambda n: torch.randint(0, 2000, (n, 64)), 3, 256),
 }
+OTHERS = ("loop", "vmap", "opacus", "vmap, last layer", "opacus, last layer")
+WHOLE = "whole network over forward and backward"
 BATCH, USUAL = 32, 256  # of the other ways, and what `gradient_norms` takes unless told
 
 
@@ -158,14 +161,31 @@ def measured(name: str, rounds: int) -> dict[str, object]:
     results = {way: each.run() for way, each in runs.items()}  # also warms up
     times = interleaved(runs, rounds)
     found: dict[str, object] = {"samples": len(results["ours"])}
-    for way in ("loop", "vmap", "vmap, last layer", "opacus", "opacus, last layer"):
+    for way in OTHERS:
         apart = difference(results["ours"], results[way])
         found[way] = {"times ours": ratio(times, way, "ours").plain(), "largest difference": apart}
     found["ours over a forward pass"] = ratio(times, "ours", "forward").plain()
-    found["whole network over forward and backward"] = ratio(
-        times, "ours, whole network", "forward and backward"
-    ).plain()
+    found[WHOLE] = ratio(times, "ours, whole network", "forward and backward").plain()
     return found
+
+
+def rows_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was measured as the lines of the table in docs/own_loop.md."""
+    rows = []
+    for threads in (key for key in found if key.startswith("threads ")):
+        for name, each in found[threads].items():
+            others = {way: each[way] for way in OTHERS}
+            rows.append(
+                {
+                    "network": name,
+                    "threads": threads.removeprefix("threads "),
+                    **{f"{way}, over ours": other["times ours"]["median"] for way, other in others.items()},
+                    "largest difference": max(other["largest difference"] for other in others.values()),
+                    "ours over a forward pass": each["ours over a forward pass"]["median"],
+                    WHOLE: each[WHOLE]["median"],
+                }
+            )
+    return rows
 
 
 def show_peak(way: str) -> None:
@@ -196,7 +216,7 @@ def main() -> None:
     if chosen.peak:
         show_peak(chosen.peak)
         return
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for threads in dict.fromkeys(chosen.threads):
         torch.set_num_threads(threads)
         found[f"threads {threads}"] = {name: measured(name, chosen.rounds) for name in NETWORKS}
@@ -204,6 +224,7 @@ def main() -> None:
         way: float(in_fresh_process(__file__, "--peak", way))
         for way in ("forward", "ours", "ours, whole network", "vmap")
     }
+    found["rows"] = rows_of(found)
     found["peak memory on ResNet-18, GB"] = peaks
     found["peak memory: ours over forward"] = peaks["ours"] / peaks["forward"]
     found["peak memory: vmap over ours"] = peaks["vmap"] / peaks["ours"]

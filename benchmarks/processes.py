@@ -19,7 +19,6 @@ from debiaser.bench.speed.timing import Spread
 from debiaser.data import cmnist, mbmnist
 from debiaser.data.augment import PAPER
 from debiaser.data.split import Benchmark
-from debiaser.files import write_json
 from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
 from debiaser.learn.nets import new_net
 from debiaser.learn.objectives import Supervised
@@ -60,6 +59,14 @@ def compare(benchmark: Benchmark, batch_size: int, steps: int, rounds: int, proc
     return Spread.of(ratios[1:])  # the first round warms up
 
 
+def rows_of(found: dict[str, dict[str, float]]) -> list[dict[str, object]]:
+    """What was measured as the lines of the table in docs/many_processes.md."""
+    return [
+        {"steps": name, "two processes over one": each["median"], "lowest": each["low"], "highest": each["high"]}
+        for name, each in found.items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
@@ -82,10 +89,11 @@ def main() -> None:
         }
         if processes.main:
             facts = {"processes": processes.size, "threads of each": torch.get_num_threads(), "cores": os.cpu_count()}
-            told = {"throughput of all processes over one": found, **facts, "rows a round": chosen.rows}
+            told = {"rows": rows_of(found), "throughput of all processes over one": found, **facts}
+            told["rows a round"] = chosen.rows
             print(json.dumps(told, indent=2))
             if chosen.out:
-                write_json(chosen.out, told)
+                chosen.out.write_text(json.dumps(told, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -155,6 +155,16 @@ def test_cut_off_archives_are_refused(form: str, tmp_path: Path) -> None:
         open_bundle(path, tmp_path / "kept")
 
 
+@pytest.mark.parametrize("damage", ["torn", "overwritten"])
+def test_a_tar_that_ends_in_no_header_is_refused(damage: str, tmp_path: Path) -> None:
+    """Python's reader takes a torn or overwritten header for the end of the archive."""
+    path = write_tar({"a": b"x" * 512, "b": b"y" * 512}, tmp_path / "set.tar")
+    content = path.read_bytes()
+    path.write_bytes(content[: 1024 + 300] if damage == "torn" else content[:1024] + b"z" * 512 + content[1536:])
+    with pytest.raises(FormatError, match="cut off or damaged after 1 files"):
+        open_bundle(path, tmp_path / "kept")
+
+
 def test_damage_inside_a_zip_is_noticed_when_read(tmp_path: Path) -> None:
     path = write_zip({"a": b"abcdefgh" * 50}, tmp_path / "set.zip", packed=False)
     path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcdefgX", 1))

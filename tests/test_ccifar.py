@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,8 +22,10 @@ from debiaser.data.corruptions import NAMES, corrupt
 from debiaser.data.inject import assign_bias
 from debiaser.data.progress import listening
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.nets import new_net
 from debiaser.learn.normalise import normalised
 from debiaser.learn.small_maps import SmallMapConv, for_small_maps
+from debiaser.report.making import command
 
 TRAIN, TEST = 500, 100
 Layout = Callable[[Path, dict[str, np.ndarray]], None]
@@ -211,6 +214,15 @@ def test_what_makes_other_pictures(small: Path) -> None:
         ccifar.load(small, 0.05, 0, severity=6)
 
 
+def test_the_commands_tell_how_far_the_pictures_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from debiaser.bench.spec import new_spec
+    from debiaser.cli.data import loaded
+
+    as_npz(small, ARRAYS)
+    loaded(new_spec("ccifar", "vanilla"), small)
+    assert re.search(r"corrupting CIFAR-10, train: .* of 1\.4 MB", capsys.readouterr().err)
+
+
 def test_a_run_from_end_to_end(small: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="ResNet-18 needs the extra `models`: this test did not run")
     from debiaser.bench.experiment import run
@@ -224,6 +236,57 @@ def test_a_run_from_end_to_end(small: Path, tmp_path: Path) -> None:
     natural = run(spec, tmp_path / "runs", small)
     assert natural.result["rho"] is None and natural.result["metrics"]["conflicting"] is None
     assert run(spec, tmp_path / "runs", small).resumed, "a run without rho is found again"
+
+
+def test_a_run_starts_from_the_weights_that_are_named(small: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="ResNet-18 needs the extra `models`: this test did not run")
+    from safetensors.torch import load_file, save_file
+
+    from debiaser.bench.experiment import run
+    from debiaser.bench.spec import new_spec
+
+    as_npz(small, ARRAYS)
+    folder = tmp_path / "weights"
+    new_net("resnet18", 5, 1).net.save_pretrained(folder)
+    words = {"rho": 0.05, "epochs": 1, "weights": str(folder)}
+    spec, plain = new_spec("ccifar", "vanilla", **words), new_spec("ccifar", "vanilla", rho=0.05, epochs=1)
+    assert spec.key != plain.key and spec.data_identity != plain.data_identity and "weights" not in plain.plain()
+    still = replace(spec, recipe=replace(spec.recipe, lr=1e-12))  # what is kept is what it began with
+    done = run(still, tmp_path / "runs", small)
+    begun, kept = load_file(folder / "model.safetensors"), load_file(done.folder / "model.safetensors")
+    name = "resnet.embedder.embedder.convolution.weight"
+    (found,) = (value for each, value in kept.items() if each.endswith(name))
+    torch.testing.assert_close(found, begun[name], rtol=0, atol=1e-6)
+    assert done.result["spec"]["weights"] == str(folder) and f"--weights {folder}" in command(done.result)
+    save_file({**begun, name: begun[name] + 1}, folder / "model.safetensors")
+    assert new_spec("ccifar", "vanilla", **words).key != spec.key, "other weights in the same folder, another run"
+
+
+def test_networks_that_have_no_weights_say_so_before_anything_is_loaded() -> None:
+    from debiaser.bench.spec import new_spec
+
+    with pytest.raises(Misuse, match="unknown option of simconv1 'weights'; known: channels"):
+        new_spec("cmnist", "pgd", weights="somewhere")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "net", "printed"),
+    [
+        ("ccifar", [], None, True),
+        ("ccifar", ["severity=5"], None, True),
+        ("ccifar", ["severity=1"], None, False),
+        ("celeba", ["crop=whole"], None, True),
+        ("celeba", ["target=Smiling"], None, False),
+        ("celeba", [], "resnet18", False),  # the table of ResNet-18 prints group means
+    ],
+)
+def test_the_papers_number_stands_beside_the_papers_task_only(
+    dataset: str, options: list[str], net: str | None, printed: bool
+) -> None:
+    from debiaser.bench.experiment import published_number
+    from debiaser.bench.spec import new_spec
+
+    assert (published_number(new_spec(dataset, "pgd", options=options, net=net)) is not None) == printed
 
 
 # --- settings and what they need ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`debias(model, dataset)`: every method on whatever networks give and take, and input that cannot be meant."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from debiaser import EIIL, GEORGE, PGD, LfF, Recipe, debias
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.checkpoint import write_tensors
 from debiaser.learn.groups import reduce_features
 from debiaser.methods import METHODS
 
@@ -74,6 +76,25 @@ def test_labels_may_be_true_and_false() -> None:
 def test_a_method_and_a_recipe_are_objects(how: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match=r"cannot be .*; give a "):
         debias(network(), TensorDataset(X, Y), **how)
+
+
+class Counting(nn.Linear):
+    """Keeps something in its state that is no tensor."""
+
+    rows = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"rows": self.rows}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.rows = state["rows"]
+
+
+def test_a_network_whose_state_is_not_all_tensors(tmp_path: Path) -> None:
+    done = debias(Counting(6, 3), TensorDataset(X, Y), PGD(joint=True), SHORT)
+    assert isinstance(done.model, Counting) and len(done.scores) == len(X)
+    with pytest.raises(Problem, match="no tensor under '_extra_state'"):
+        write_tensors(tmp_path / "model.safetensors", Counting(6, 3).state_dict())
 
 
 def test_a_frozen_network_is_refused() -> None:

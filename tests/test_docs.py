@@ -4,11 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import debiaser
+from debiaser.bench.spec import COMMON_OPTIONS
+from debiaser.data import DATASETS
+from debiaser.data.catalogue import SETS
+from debiaser.data.holdings import HOLDINGS
 from test_sklearn import example
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +42,21 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
         text = page.read_text()
         fetched = re.findall(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)", text)
         assert not fetched, f"{page.name} fetches {fetched}"
-        assert not re.search(r"<!-- (?:readme|examples|datasets|rooms)", text), f"{page.name}: a mark was left as it is"
+        assert not re.search(r"<!-- (?:readme|examples|datasets|sources|options|rooms)", text), (
+            f"{page.name}: a mark was left as it is"
+        )
+
+
+def test_the_benchmarks_page_says_where_every_set_is_to_be_had(site: Path) -> None:
+    page = (site / "benchmarks.html").read_text()
+    for known in HOLDINGS.values():
+        assert known.page in page and known.contents in page, known.name
+    for name, known in SETS.items():
+        assert f"<code>{name}.npz</code>" in page and known.sources[0].title in page
+    for name, source in DATASETS.items():
+        own = signature(source.load).parameters.keys() - set(COMMON_OPTIONS)
+        assert name in page and all(f"<code>{option}=" in page for option in own)
+    assert 'src="pictures/ccifar.png"' in page, "the contact sheet of the corruptions"
 
 
 def test_the_reference_has_every_public_name_and_every_command(site: Path) -> None:
@@ -57,6 +76,13 @@ def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> Non
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     assert "no_such_page.md" in done.stderr and "no-such-place" in done.stderr
+
+
+def test_examples_are_short_and_each_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for path in (ROOT / "examples").glob("*.py"):
+        assert len(path.read_text().splitlines()) < 60, path.name
+        assert f'example("{path.stem}")' in tests or f'"examples" / "{path.name}"' in tests, path.name
 
 
 def test_the_loop_of_the_tutorial_learns_and_scores() -> None:

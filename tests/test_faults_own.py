@@ -20,6 +20,7 @@ from PIL import Image
 import test_raw
 import web_site
 from debiaser.data.split import Benchmark
+from disturbed import Process, begun, crew_of, ended, enlarge, gone, killed_at_random, mounted, proc
 from web_site import Handler, Site
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,74 +40,16 @@ def pictures(tmp_path_factory: pytest.TempPathFactory, benchmark_digits: Benchma
     return folder
 
 
-def start(pictures: Path, home: Path, workers: int = 1) -> subprocess.Popen[str]:
+def start(pictures: Path, home: Path, workers: int = 1) -> Process:
     """An audit that runs, with a cache of its own."""
-    words = (
-        "--epochs",
-        "1",
-        "--seeds",
-        "1",
-        "--workers",
-        str(workers),
-        "--json",
-        "--quiet",
-        "--out",
-        str(home / "out"),
-    )
-    return subprocess.Popen(
-        [sys.executable, "-m", "debiaser", "audit", str(pictures), *words, "--out", str(home / "out")],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(home / "cache")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("--epochs", "1", "--seeds", "1", "--workers", str(workers), "--json", "--quiet")
+    return begun("audit", str(pictures), *words, "--out", str(home / "out"), XDG_CACHE_HOME=str(home / "cache"))
 
 
 def outcome(home: Path) -> tuple[str, Any]:
     """Scores and verdict of the audit."""
     found = json.loads((home / "out" / "audit.json").read_text())
     return (home / "out" / "scores.csv").read_text(), (found["verdict"], found["reasons"])
-
-
-def children(process: int) -> list[int]:
-    """The processes that this one has started and that run."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            facts = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        except OSError:
-            continue  # it has ended meanwhile
-        if int(facts["PPid"]) == process and facts["State"].strip()[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
-
-
-def crew_of(process: subprocess.Popen[str], at_least: int) -> list[int]:
-    """Its worker processes, once so many are there."""
-    until = time.monotonic() + 120
-    while len(found := children(process.pid)) < at_least:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < until, "no worker came"
-        time.sleep(0.02)
-    return found
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/status").read_text().split("State:")[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(processes: list[int]) -> bool:
-    """Whether all of them end within some seconds."""
-    until = time.monotonic() + 20
-    while any(map(is_alive, processes)) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not any(map(is_alive, processes))
-
-
-proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here: this test did not run")
 
 
 @proc
@@ -140,26 +83,49 @@ def test_an_audit_that_was_killed_leaves_no_orphan(pictures: Path, tmp_path: Pat
     assert gone(crew)
 
 
+@pytest.fixture(scope="module")
+def calm(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """An audit that nothing disturbs, and its seconds."""
+    home, started = tmp_path_factory.mktemp("calm"), time.monotonic()
+    code, _, error = ended(start(pictures, home))
+    assert code == 0, error
+    return home, time.monotonic() - started
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+def test_kills_of_an_audit(pictures: Path, calm: tuple[Path, float], tmp_path: Path, kills: int) -> None:
+    home = tmp_path / "killed"
+    hits = killed_at_random(lambda: start(pictures, home), lambda: shutil.rmtree(home), kills, calm[1], seed=kills)
+    assert hits >= kills // 3
+    assert outcome(calm[0]) == outcome(home)
+
+
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_fifty_kills_of_an_audit(pictures: Path, tmp_path: Path) -> None:
-    calm, killed, rng, hits = tmp_path / "calm", tmp_path / "killed", random.Random(0), 0
-    started = time.monotonic()
-    assert start(pictures, calm).wait(600) == 0
-    whole = time.monotonic() - started
-    for _ in range(50):
-        process = start(pictures, killed)
-        try:
-            process.wait(rng.uniform(0.2, 1) * whole)
-            shutil.rmtree(killed)  # it got to the end: begin anew, so that the next kill hits something
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            hits += 1
-    assert start(pictures, killed).wait(600) == 0
-    assert hits >= 25
-    assert outcome(calm) == outcome(killed)
-    assert not list(killed.rglob("*.part"))
+@pytest.mark.timeout(900)
+def test_two_audits_with_one_cache(pictures: Path, calm: tuple[Path, float], tmp_path: Path) -> None:
+    """They share what they find there, and each gives what it gives alone."""
+    homes = [tmp_path / "one", tmp_path / "two"]
+    for home in homes:
+        home.mkdir()
+        (home / "cache").symlink_to(tmp_path, target_is_directory=True)
+    told = [ended(process) for process in [start(pictures, home) for home in homes]]
+    assert [code for code, _, _ in told] == [0, 0], told
+    assert outcome(homes[0]) == outcome(homes[1]) == outcome(calm[0])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_an_audit_on_a_disk_that_is_full_at_some_moment(
+    pictures: Path, calm: tuple[Path, float], tmp_path: Path
+) -> None:
+    for kilobytes in random.Random(1).sample(range(30, 1500), 8):
+        with mounted(tmp_path / str(kilobytes), f"size={kilobytes}k") as disk:
+            code, _, error = ended(start(pictures, disk))
+            assert code in (0, 1) and (code == 0 or "disk is full" in error), error
+            assert "Traceback" not in error and not list(disk.rglob("*.part"))
+            enlarge(disk, "size=200m")
+            assert ended(start(pictures, disk))[0] == 0, "with room, the same command goes on"
+            assert outcome(calm[0]) == outcome(disk)
 
 
 @pytest.fixture
@@ -210,5 +176,5 @@ def test_kills_while_data_is_fetched(site: Site, tmp_path: Path, kills: int) -> 
     site.behaviour = drip
     last = fetch_with_kills(site, tmp_path, kills, seed=0)[-1]
     assert last.communicate(timeout=100)[1] == "" and last.returncode == 0, "the set is whole and verified"
-    # a kill between writing and renaming may leave a hidden temporary file, which nobody takes for data
     assert {path.name for path in tmp_path.glob("[!.]*")} <= {"cache", "fetches", "waits", "tiny.npz"}
+    assert not list(tmp_path.glob(".*.part")), "what the kills left half-written was swept"

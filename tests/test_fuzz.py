@@ -254,7 +254,9 @@ WITHOUT_WORK = {
     "data get": ["no-such-set"],
     "data show": ["no-such-set"],
     "demo": ["--seeds", "0"],
+    "study": ["no-such-study"],
 }
+ALWAYS_WORK = {"clean", "data list", "theory"}  # nothing that they are given can stop them before
 COMMANDS = get_command(app)
 
 
@@ -263,6 +265,12 @@ def options_of(name: str) -> list[str]:
     for word in name.split():
         command = command.commands[word]
     return sorted(option for each in command.params for option in each.opts if option.startswith("--"))
+
+
+def test_no_command_is_left_out() -> None:
+    names = {each for each in COMMANDS.commands if each != "data"}
+    names |= {f"data {each}" for each in COMMANDS.commands["data"].commands}
+    assert names == WITHOUT_WORK.keys() | ALWAYS_WORK
 
 
 @pytest.mark.parametrize("name", WITHOUT_WORK)

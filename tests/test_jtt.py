@@ -1,6 +1,7 @@
 """JTT against its definition: the error set, how often a row counts, two independent networks, both edges said."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,13 @@ from torch import nn
 from debiaser import JTT
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.objectives import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import RowSampler, ScoreSampler
 from debiaser.methods.task import Task, clone
 from debiaser.randomness import derive, numpy_stream
-from kills import Kill, KillAt
+from kills import check_resumed
+from two_stages import same
 
 
 class Watched:
@@ -35,10 +36,6 @@ class Watched:
             return self.ends[stage]
 
         task.fit = fit  # type: ignore[method-assign]
-
-
-def same(one: nn.Module, two: nn.Module) -> bool:
-    return all(torch.equal(tensor, two.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
 @pytest.mark.parametrize("upweight", [0, 0.5, 50])
@@ -148,12 +145,7 @@ def test_end_to_end_and_interrupted(error_set: str, tiny_task: Callable[..., Tas
     expected = method.fit(calm)
     stream = numpy_stream(0, "kill", error_set)
     for when in (int(stream.integers(2, 7)), int(stream.integers(8, 13))):  # in the first and in the second stage
-        folder = tmp_path / str(when)
-        with pytest.raises(Kill):
-            method.fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder), listener=KillAt(when)))
-        task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
-        assert same(expected, method.fit(task)), f"killed at step {when}"
-        assert (task.journal.vectors["error"] == calm.journal.vectors["error"]).all()
+        check_resumed(method, partial(tiny_task, recipe=recipe), when, tmp_path / str(when), expected, calm)
     assert same(expected, method.fit(tiny_task(recipe=recipe))), "the same seed, the same weights"
 
 

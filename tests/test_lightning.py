@@ -133,11 +133,13 @@ def test_ddp_replaces_it_unless_told(left_alone: None) -> None:
 def test_the_processes_share_one_draw() -> None:
     one, parts = PhasedSampler(50), [PhasedSampler(50), PhasedSampler(50)]
     for rank, part in enumerate(parts):
-        part.rank, part.size = rank, 2
+        part.share(rank, 2)
     for scores in (None, torch.rand(50)):
         one.scores = parts[0].scores = parts[1].scores = scores
         whole, first, second = list(one), *(list(part) for part in parts)
         assert whole[0::2] == first and whole[1::2] == second
+    with pytest.raises(Misuse, match="50 rows leave some of 51 processes with none"):
+        one.share(0, 51)
 
 
 def test_mistakes_are_told() -> None:

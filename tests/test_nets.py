@@ -1,14 +1,11 @@
 """Networks: the paper's parameter counts, dropout's distribution, reproducible starts."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.dropout import HalfDropout, HalfDropoutPool, Layers, half_mask
-from debiaser.learn.nets import NETS, SimConv1, new_net
+from debiaser.learn.nets import NETS, HalfDropout, HalfDropoutPool, SimConv1, _GatedPool, half_mask, new_net
 
 
 def test_simconv1_has_the_papers_parameters() -> None:
@@ -56,68 +53,25 @@ def test_half_dropout_is_dropout() -> None:
     assert torch.equal(leaf.grad, (out > 0) * 2.0)
 
 
-SIZES = [(4, 3, 25, 25), (5, 32, 9, 9), (2, 3, 8, 9), (3, 8, 12, 12), (1, 2, 2, 2)]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_layers_that_run_as_one_are_the_stock_layers(size: tuple[int, ...]) -> None:
-    """Value, gradients and running statistics against BatchNorm2d, ReLU, the same mask and AvgPool2d by autograd."""
-    torch.manual_seed(0)
-    norm = nn.BatchNorm2d(size[1]).double()
-    nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
-    stock, x = copy.deepcopy(norm), 3 + 2 * torch.randn(size, dtype=torch.float64, requires_grad=True)
-    torch.manual_seed(1)
-    ours = Layers(norm, HalfDropoutPool())(x)
-    torch.manual_seed(1)
-    mask = half_mask(x.detach().permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-    theirs = nn.functional.avg_pool2d(torch.relu(stock(x)) * mask, 2)
-    assert type(ours.grad_fn).__name__ == "_NormDropoutPoolBackward"
-    torch.testing.assert_close(ours, theirs)
-    weight = torch.randn_like(ours)
-    found = torch.autograd.grad((ours * weight).sum(), (x, norm.weight, norm.bias))
-    expected = torch.autograd.grad((theirs * weight).sum(), (x, stock.weight, stock.bias))
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(dict(norm.named_buffers()), dict(stock.named_buffers()))
-
-
-def test_a_step_of_simconv1_has_the_gradients_of_stock_layers() -> None:
-    """The whole network: every parameter's gradient and every buffer after one training step."""
-    torch.manual_seed(0)
-    ours, x, y = SimConv1().train().double(), torch.rand(30, 3, 28, 28).double(), torch.arange(30) % 10
-    stock = copy.deepcopy(ours)
-    plain, masks = nn.functional, iter([(30, 25, 25, 8), (30, 9, 9, 32)])
-
-    def pooled(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        mask = half_mask(x.new_empty(next(masks))).permute(0, 3, 1, 2)
-        return plain.avg_pool2d(torch.relu(norm(x)) * mask, 2)
-
-    conv1, norm1, _, conv2, norm2, _, conv3, _, norm3, _, _, _ = stock.body
-    torch.manual_seed(1)
-    plain.cross_entropy(ours(x), y).backward()
-    torch.manual_seed(1)
-    features = norm3(torch.relu(conv3(pooled(norm2, conv2(pooled(norm1, conv1(x)))))))
-    features = features * half_mask(features)
-    plain.cross_entropy(stock.fc(features.mean((2, 3))), y).backward()
-    for mine, other in zip(ours.parameters(), stock.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad)
-    torch.testing.assert_close(dict(ours.named_buffers()), dict(stock.named_buffers()))
-
-
-def test_where_layers_cannot_run_as_one_they_run_one_by_one() -> None:
-    """In eval mode, with a BatchNorm that is frozen, in another precision, and after something else."""
-    x, norm = torch.randn(2, 3, 7, 7), nn.BatchNorm2d(3)
-    both = Layers(norm, HalfDropoutPool())
-    assert torch.equal(both.eval()(x), nn.functional.avg_pool2d(torch.relu(norm(x)), 2))
-    both.train()
-    norm.eval()
+def test_the_pooling_layer_is_its_three_layers() -> None:
+    """Value and gradient against stock ReLU, a product with the same mask, and AvgPool2d; sizes even and odd."""
+    for size in ((2, 3, 25, 25), (2, 3, 8, 9), (1, 2, 2, 2)):
+        torch.manual_seed(0)
+        x = torch.randn(size, dtype=torch.float64, requires_grad=True)
+        mask = half_mask(x.detach())
+        ours = _GatedPool.apply(x, mask)
+        stock = nn.functional.avg_pool2d(torch.relu(x) * mask, 2)
+        assert torch.allclose(ours, stock)
+        weight = torch.randn_like(ours)
+        (expected,) = torch.autograd.grad((stock * weight).sum(), x, retain_graph=True)
+        (found,) = torch.autograd.grad((ours * weight).sum(), x)
+        assert torch.allclose(found, expected)
+    layer, x = HalfDropoutPool(), torch.randn(2, 3, 7, 7)
+    assert torch.equal(layer.eval()(x), nn.functional.avg_pool2d(torch.relu(x), 2))
     torch.manual_seed(1)
     mask = half_mask(x)
     torch.manual_seed(1)
-    assert torch.allclose(both(x.clone()), nn.functional.avg_pool2d(torch.relu(norm(x)) * mask, 2))
-    norm.train()
-    assert both(x.bfloat16()).dtype == torch.bfloat16
-    torch.manual_seed(1)
-    assert torch.allclose(Layers(HalfDropoutPool()).train()(x), nn.functional.avg_pool2d(torch.relu(x) * mask, 2))
+    assert torch.allclose(layer.train()(x), nn.functional.avg_pool2d(torch.relu(x) * mask, 2))
 
 
 def test_a_new_net_depends_on_its_seed_alone() -> None:

@@ -179,7 +179,7 @@ def test_bf16_as_a_command(command: Any) -> None:
     assert full.last_json["metrics"]["valid"] - half.last_json["metrics"]["valid"] < 15
 
 
-def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert launched() == ALONE == Processes(0, 1)
@@ -188,6 +188,9 @@ def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     split = Split.of(torch.arange(10.0)[:, None], torch.zeros(10))
     (found,) = ALONE.over(split, 3, lambda batches: (torch.cat([batch.x for batch in batches]),))
     assert found[:, 0].tolist() == list(range(10))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    with joined("cpu") as processes:
+        assert processes is ALONE and "accelerate launch started one process" in caplog.text
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(Misuse, match="WORLD_SIZE=two"):
         launched()

@@ -1,6 +1,7 @@
 """BAR, BFFHQ and CelebA from small files in their authors' layouts, and BAR from the real ones."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +14,10 @@ from PIL import Image
 
 import layouts
 import web_site
+from debiaser.bench.experiment import load as load_spec
 from debiaser.bench.features import features_of
 from debiaser.bench.samples import as_pictures
+from debiaser.bench.spec import new_spec
 from debiaser.data import bar, bffhq, celeba, gallery, kept
 from debiaser.data.archives import open_bundle
 from debiaser.data.download import Patience, Web
@@ -110,10 +113,24 @@ def test_bar_says_what_is_missing(tmp_path: Path) -> None:
         compare(folder, {"train": 13_000}, {"train": 12})
 
 
+def test_pictures_are_kept_once_for_all_seeds_and_a_large_set_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tar(layouts.bar(), tmp_path / "bar.tar")
+    seeds = [bar.load(tmp_path, None, seed, partial=True) for seed in (0, 1)]
+    found = [pixels(b, part) for b in seeds for part in ("train", "valid", "test")]
+    assert len(list(kept.folder().iterdir())) == 1
+    monkeypatch.setattr(gallery, "ROOM", 90 * 224 * 224 * 3)  # one file too many for it
+    shutil.rmtree(kept.folder())
+    assert all(map(torch.equal, found, [pixels(b, part) for b in seeds for part in ("train", "valid", "test")]))
+    assert not kept.folder().exists()
+
+
 def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) -> None:
     path = write_tar(layouts.bar(), tmp_path / "bar.tar")
     before = pixels(bar.load(tmp_path, None, 0, partial=True, size=32))
-    (file,) = (each for each in kept.folder().iterdir() if each.stat().st_size == 66 * (4 + 32 * 32 * 3))
+    (file,), files = kept.folder().iterdir(), 91  # the pictures and a page about them
+    assert file.stat().st_size == files * (4 + 32 * 32 * 3)
     content = path.read_bytes()
     facts = path.stat()
     path.write_bytes(content[:512] + bytes(1000) + content[1512:])  # the first picture is no longer one
@@ -123,7 +140,7 @@ def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) 
     path.write_bytes(content)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     kept_bytes = bytearray(file.read_bytes())
-    kept_bytes[4 * 66 + 5000] ^= 1
+    kept_bytes[4 * files + 20 * 32 * 32 * 3 + 5] ^= 1  # inside train/, which comes after that page and test/
     file.write_bytes(kept_bytes)
     assert torch.equal(pixels(bar.load(tmp_path, None, 0, partial=True, size=32)), before)
 
@@ -182,6 +199,9 @@ def test_bffhq_bad_input(tmp_path: Path) -> None:
         bffhq.load(tmp_path, 0.005, 0)
     with pytest.raises(Problem, match=r"no folder 1pct; there: 0\.5pct"):
         bffhq.load(tmp_path, 0.01, 0, partial=True)
+    write_zip(layouts.bffhq(), tmp_path / "other/bffhq.zip", inside="top/")
+    with pytest.raises(Problem, match=r"no folder 1pct; there: 0\.5pct"):
+        bffhq.load(tmp_path / "other", 0.01, 0, partial=True)
     (folder / "0.5pct/align/0/0_0_0.png").rename(folder / "0.5pct/align/0/0_0_1.png")
     with pytest.raises(Problem, match=r"'0\.5pct/align/0/0_0_1\.png', whose numbers do not fit its folder"):
         bffhq.load(tmp_path, 0.005, 0, partial=True)
@@ -236,7 +256,8 @@ def test_celeba_other_attributes(tmp_path: Path) -> None:
     b = celeba.load(tmp_path, None, 0, partial=True, target="Smiling", bias="5_o_Clock_Shadow")
     assert b.train.y.tolist() == [1, 0, 0, 1, 1, 1] and b.classes[1] == "Smiling"
     for options in ({"target": "Beard"}, {"bias": "Beard"}):
-        with pytest.raises(Misuse, match="'Beard'; known: 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"):
+        told = r"list_attr_celeba\.txt has no attribute 'Beard'; it has 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"
+        with pytest.raises(Misuse, match=told):
             celeba.load(tmp_path, None, 0, partial=True, **options)
     with pytest.raises(Misuse, match="target and bias are both Male"):
         celeba.load(tmp_path, None, 0, partial=True, target="Male")
@@ -260,6 +281,14 @@ def test_celeba_lists_that_are_wrong(name: str, old: str, new: str, told: str, t
     with pytest.raises(Problem, match=told) as caught:
         celeba.load(tmp_path, None, 0, partial=True)
     assert "list_" in str(caught.value)
+
+
+def test_a_split_without_rows_is_told(tmp_path: Path) -> None:
+    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
+    partition = folder / "list_eval_partition.txt"
+    partition.write_text(partition.read_text().replace(" 2\n", " 1\n"))
+    with pytest.raises(Problem, match="celeba holds no rows of test"):
+        load_spec(new_spec("celeba", "vanilla", options=["partial=true"]), tmp_path)
 
 
 def test_celeba_says_what_is_missing(tmp_path: Path) -> None:

@@ -456,6 +456,34 @@ def test_absent_and_not_to_be_fetched(register: Callable[..., RawSet], tmp_path:
         raw.load("tiny", tmp_path)
 
 
+def test_torchvisions_folder_is_known(register: Callable[..., RawSet], tmp_path: Path) -> None:
+    SETS["tiny"] = replace(register(), also="Tiny/raw")
+    root = put(tmp_path, {f"Tiny/raw/{stem}": content for stem, content in IDX.items()})
+    assert same(raw.load("tiny", root, fetch=False))
+    assert {name: SETS[name].also for name in ("mnist", "fashion_mnist", "kmnist", "emnist_letters")} == {
+        "mnist": "MNIST/raw",
+        "fashion_mnist": "FashionMNIST/raw",
+        "kmnist": "KMNIST/raw",
+        "emnist_letters": "EMNIST/raw",
+    }
+
+
+def test_what_lacks_of_a_set_is_named(register: Callable[..., RawSet], tmp_path: Path) -> None:
+    register()
+    assert raw.status("tiny", tmp_path).problem is None, "nothing of it is here"
+    put(tmp_path, {f"tiny/{name}": FILES[name] for name in GZIPPED[:3]})
+    assert f"{tmp_path / 'tiny'} lacks {STEMS[3]};" in str(raw.status("tiny", tmp_path).problem)
+    put(tmp_path, {"cifar-10-batches-bin/data_batch_1.bin": b""})
+    problem = str(raw.status("cifar10", tmp_path).problem)
+    assert "data_batch_2.bin" in problem and "data_batch_1.bin" not in problem
+
+
+def test_what_stands_in_is_fetched_under_the_name_of_the_set(tmp_path: Path) -> None:
+    put(tmp_path, {"kmnist_partial.npz": b"hello"})
+    with pytest.raises(Problem, match=r"kmnist_partial\.npz is not a readable npz.*fetches kmnist again"):
+        raw.load("kmnist", tmp_path)
+
+
 OTHER = arrays_of(1)
 SPOILT: dict[str, tuple[dict[str, bytes], str, str]] = {
     "truncated idx": (

@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from debiaser.errors import Problem
 from debiaser.report import figures, pictures
 from debiaser.report.page import find_runs, write_page
+from debiaser.report.sheet import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
 from debiaser.report.tables import duration, summary_rows, text_table
 from debiaser.report.words import finding, percent, score_words
 
@@ -365,3 +366,17 @@ def test_histogram_axis_follows_the_tail() -> None:
         edges, _ = figures.bin_edges(scores)
         assert (np.diff(edges) > 0).all()
         assert np.histogram(scores, edges)[0].sum() == len(scores)
+
+
+@pytest.mark.parametrize("name", ["deer", "pole vaulting", "not Blond_Hair", "a name that is far too long for it"])
+def test_the_name_of_a_column_fits_above_its_pictures(name: str) -> None:
+    font = fitting(["deer", name], CELL)
+    assert font.getlength(name) <= CELL or font.size == LETTERS[1]
+    assert font.size == LETTERS[0] or fitting(["deer"], CELL).size > font.size
+
+
+def test_many_pixels_are_averaged_and_few_shown_as_they_are(tmp_path: Path) -> None:
+    board = (np.indices((2 * CELL, 2 * CELL)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None].repeat(3, 2)
+    sheet = np.asarray(Image.open(write_sheet(tmp_path / "sheet.png", ["a"], [("row", [board])])))
+    middle = sheet[HEAD + 10 : HEAD + 50, MARGIN + 10 : MARGIN + 50]
+    assert ((middle > 100) & (middle < 155)).all(), "grey, not the one pixel in four that was hit"

@@ -89,6 +89,7 @@ def test_very_large_scores_and_small_floats() -> None:
         ([0, 0], "all scores are 0"),
         ([], "vector"),
         ([[1.0, 2.0]], "vector"),
+        (["much", "little"], "one number per row"),
     ],
 )
 def test_scores_that_cannot_be_meant(scores: object, word: str) -> None:
@@ -153,6 +154,7 @@ def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
         ({"rank": 0, "world_size": 5}, "leave some of 5 processes with none"),
         ({"rank": 2, "world_size": 2}, "rank must lie"),
         ({"rank": 1}, "rank must lie"),
+        ({"rank": 0, "world_size": 1.5}, "rank must lie"),
         ({"rows": 5}, "4 scores for a dataset of 5 rows"),
         ({"temperature": 0}, "temperature"),
         ({"clip": 0.5}, "clip must be at least 1"),
@@ -222,6 +224,12 @@ def test_states_of_others_are_refused() -> None:
         ScoreSampler(np.ones(10), seed=1, rank=0, world_size=2).load_state_dict(sampler.state_dict())
     with pytest.raises(Misuse, match="passed"):
         sampler.state_dict(passed=11)
+    for position in (-1, 10, 11):
+        with pytest.raises(Misuse, match="position must lie between 0 and 9"):
+            sampler.load_state_dict(sampler.state_dict() | {"position": position})
+    with pytest.raises(Misuse, match="no state of a ScoreSampler: it lacks draws, epoch, position, world_size"):
+        sampler.load_state_dict({})
+    assert sampler.state_dict()["position"] == 1, "what was refused has changed nothing"
 
 
 def test_temperature_and_clip_by_definition() -> None:

@@ -483,3 +483,16 @@ def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
     for data in (TensorDataset(torch.randn(4, 5), torch.arange(4) % 3), [(torch.randn(5), 1)] * 4):
         with pytest.raises(Misuse, match=next(iter(wrong))):
             gradient_norms(nn.Linear(5, 3), data, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "words"),
+    [
+        ("resnet", [(torch.zeros(5), 1)], "the model is a str; give a network"),
+        (nn.Linear(5, 3), (torch.zeros(4, 5), torch.zeros(4)), r"TensorDataset\(x, y\)"),
+        (nn.Linear(5, 3), [(torch.zeros(5), "cat")] * 2, r"class numbers from 0 on, got .'cat'"),
+    ],
+)
+def test_what_is_no_model_no_dataset_or_no_label(model: Any, data: Any, words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        gradient_norms(model, data)

@@ -91,6 +91,11 @@ def test_a_network_of_ones_own(data: tuple[np.ndarray, np.ndarray]) -> None:
     assert DebiasedClassifier(method=LfF(), epochs=1).fit(x, y).weights_ is None
 
 
+def test_a_module_that_is_none(data: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(Misuse, match="module cannot be 'mlp'"):
+        DebiasedClassifier(module="mlp").fit(*data)
+
+
 def test_too_few_logits(data: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(Misuse, match="gives 2 logits, but y has 3 classes"):
         DebiasedClassifier(nn.Linear(8, 2)).fit(*data)

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from conftest import Done
+from debiaser.bench.readme import table as document_table
 from debiaser.bench.speed.claims import CLAIMS, chosen
 from debiaser.bench.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
 from debiaser.errors import Misuse
-from debiaser.report.speed_page import bound, write_speed_page
+from debiaser.report.speed_page import write_speed_page
+from debiaser.report.speed_tables import bound, markdown
 
 
 def test_ways_take_turns_and_a_ratio_is_that_of_a_round() -> None:
@@ -76,6 +78,27 @@ def test_a_bound_is_kept_or_not() -> None:
     claim = {"at_most": 1.08, "ratios": {"two": Spread(1.05, 1.0, 1.2, 5).plain()}}
     assert bound(claim).endswith("measured 1.050: kept.")
     assert bound(claim | {"at_most": 1.01}).endswith("not kept.")
+
+
+def test_the_documents_show_every_alternative(tmp_path: Path) -> None:
+    spread = Spread(2.0, 1.5, 3.0, 3).plain()
+    claim = {"title": "Scoring", "at_most": None, "seconds": {"ours": 0.1, "a | loop": 0.2}, "differences": {}}
+    claim |= {"ratios": {"a | loop": spread}, "peak_mb": {"ours": 10.0, "a | loop": 20.0}}
+    whole = {"title": "PGD", "at_most": 1.08, "seconds": {"ours": 2.0, "two": 2.0}, "ratios": {"two": spread}}
+    growth = {"sizes": [1000, 10**6], "things": {"sampling": {"seconds": [0.1, 100.0], "exponent": 1.0}}}
+    facts = dict.fromkeys(("cores", "threads", "debiaser", "torch", "python", "platform"), "x")
+    claims = [claim, whole | {"differences": {}, "peak_mb": {}}]
+    found = {"claims": claims, "environment": facts, "quick": False, "growth": growth}
+    text = markdown(found)
+    assert "| Scoring | a &#124; loop | 2× | 1.5× to 3× | 100 ms | 10 – 20 |" in text
+    assert "| 2× (ours over it) |" in text and "measured 2.000: not kept" in text and "sampling 1.00" in text
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    kept = tmp_path / "benchmarks" / "results" / "speed.json"
+    assert document_table(tmp_path / "results", "speed") == "*Not run yet.*\n"
+    kept.write_text(json.dumps(found | {"quick": True}))
+    assert document_table(tmp_path / "results", "speed") == "*Not run yet.*\n", "tiny inputs are no measurement"
+    kept.write_text(json.dumps(found))
+    assert document_table(tmp_path / "results", "speed").strip() == text
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -158,6 +158,16 @@ def test_tar_shards(tmp_path: Path) -> None:
         list(Shards([tmp_path / "bare.tar"]))
     with pytest.raises(Problem, match="cannot read the shard"):
         list(Shards([tmp_path / "nosuch.tar"]))
+    with tarfile.open(tmp_path / "odd.tar", "w") as archive:
+        add(archive, "b.png", b"no picture")
+        add(archive, "b.cls", b"1")
+    with pytest.raises(Problem, match=r"cannot read the sample '/b' in .*odd.tar: .*; mend it or leave it out"):
+        list(Shards([tmp_path / "odd.tar"]))
+    whole = (tmp_path / "0.tar").read_bytes()
+    for length in (600, 1024, 1100, 2048):  # in a picture, between files, in a header, between samples
+        (tmp_path / "0.tar").write_bytes(whole[:length])
+        with pytest.raises(Problem, match=r"cannot read the (sample|shard) .*unexpected end"):
+            list(Shards([tmp_path / "0.tar"]))
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -236,3 +246,33 @@ def test_a_part_that_was_lost_is_made_again(case: tuple, tmp_path: Path) -> None
         read_scores(tmp_path)
     assert score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16) == 50
     assert torch.equal(read_scores(tmp_path), before)
+    (tmp_path / "part-00001.parquet").write_bytes(b"PAR1 and nothing that holds")
+    with pytest.raises(Problem, match="delete it, then run score_stream again"):
+        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+
+
+def test_parts_of_unknown_origin_are_not_taken_for_ours(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    score_stream(nn.Linear(6, 3), Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+    (tmp_path / "stream.json").write_text('{"model": "12')
+    for read in (lambda: score_stream(model, Rows(x, y), tmp_path), lambda: read_scores(tmp_path)):
+        with pytest.raises(Problem, match=r"stream.json is damaged .*; delete"):
+            read()
+    (tmp_path / "stream.json").unlink()
+    with pytest.raises(Problem, match="scores of another"):
+        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+
+
+def test_a_network_whose_state_is_not_all_tensors(case: tuple, tmp_path: Path) -> None:
+    class Counted(nn.Linear):
+        seen = 1
+
+        def get_extra_state(self) -> Any:
+            return self.seen
+
+    _, x, y, _ = case
+    model = Counted(6, 3)
+    assert score_stream(model, Rows(x, y), tmp_path) == 50
+    model.seen = 2
+    with pytest.raises(Problem, match="another model"):
+        score_stream(model, Rows(x, y), tmp_path)

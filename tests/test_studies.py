@@ -176,9 +176,13 @@ def test_planned_specs_are_the_specs_of_runs() -> None:
                 assert planned_spec(dataset, method, recipe=recipe).key == new_spec(dataset, method, recipe=recipe).key
     for cell in {cell for study in STUDIES.values() for cell in study.cells if study.label != "control"}:
         words = cell.command("fast", 1)
-        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
-        asked = new_spec(cell.dataset, cell.method, cell.rho, seed=1, noise=cell.noise, net=cell.net, changes=changes)
+        changes, options = (
+            [words[at + 1] for at, word in enumerate(words) if word == flag] for flag in ("--set", "--option")
+        )
+        more = {"noise": cell.noise, "net": cell.net, "changes": changes, "options": options}
+        asked = new_spec(cell.dataset, cell.method, cell.rho, seed=1, **more)
         assert cell.spec("fast", 1).key == asked.key, cell
+    assert all(cell.options == ("crop=whole",) for cell in STUDIES["real_3"].cells), "as BPA's code sees them (D15)"
 
 
 def test_keys_that_were_kept_are_still_those_of_their_specs() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed (pip install 'debiaser[models]')")
-pytest.importorskip("accelerate", reason="accelerate is not installed (pip install 'debiaser[distributed]')")
+pytest.importorskip("accelerate", reason="accelerate is not installed (pip install 'debiaser[trainer]')")
 
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import (

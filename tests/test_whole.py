@@ -78,6 +78,14 @@ def convolutions() -> nn.Module:
     )
 
 
+def lines_and_volumes() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv3d(2, 4, (2, 3, 1), stride=(1, 2, 1), padding=(0, 1, 0), dilation=(2, 1, 1)), nn.ReLU()),
+        *(nn.Flatten(2), nn.Conv1d(4, 6, 4, stride=3, dilation=2, padding=1), nn.AdaptiveAvgPool1d(1)),
+        *(nn.Flatten(), nn.Linear(6, 3)),
+    )
+
+
 def ids(n: int) -> Tensor:
     return torch.randint(0, 9, (n, 6))
 
@@ -85,6 +93,7 @@ def ids(n: int) -> Tensor:
 CASES = {
     "simconv1": (SimConv1, lambda n: torch.randn(n, 3, 28, 28), 10),
     "convolutions": (convolutions, lambda n: torch.randn(n, 3, 15, 15), 4),
+    "lines and volumes": (lines_and_volumes, lambda n: torch.randn(n, 2, 5, 6, 4).transpose(3, 4), 3),
     "tokens": (Tokens, ids, 3),
     "patches": (Patches, lambda n: torch.randn(n, 3, 8, 8), 4),
     "tied": (Tied, lambda n: torch.randn(n, 6), 3),

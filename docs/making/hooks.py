@@ -6,8 +6,9 @@ and not there is left out. The commands, the Python reference and the papers of 
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,18 @@ from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
 import debiaser
+from debiaser.bench.spec import COMMON_OPTIONS
 from debiaser.cli import app
-from debiaser.data import DATASETS
+from debiaser.data import DATASETS, cifar_files
+from debiaser.data.catalogue import SETS
+from debiaser.data.holdings import HOLDINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ORDER: dict[str, list[str]] = {
     "Begin here": ["index.md", "own_data.md", "verdict.md", "own_loop.md", "tutorials.md", "gallery.md"],
     "Methods": ["methods/index.md", "methods/*.md"],
-    "The paper": ["benchmarks.md", "results.md", "recipes.md", "deviations.md", "theory.md"],
+    "The paper": ["benchmarks.md", "results.md", "studies.md", "recipes.md", "deviations.md", "theory.md"],
     "In depth": ["speed.md", "large_data.md", "many_processes.md", "architecture.md"],
     "Reference": ["commands.md", "api.md"],
     "The project": ["changelog.md", "contributing.md", "security.md"],
@@ -95,6 +99,44 @@ def datasets() -> str:
     return "\n".join(["| name | what |", "| --- | --- |", *rows])
 
 
+def sources() -> str:
+    """What each set is as files, how many rows it must hold, and where it is to be had."""
+    lines = ["| set | what to put into the data folder | rows | who has it |", "| --- | --- | --- | --- |"]
+    for name, known in SETS.items():
+        idx = all(part.stem for part in known.parts.values())
+        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{cifar_files.ARCHIVES[0]}`"
+        places = f"`{name}.npz`, or its {files}, in `{name}/` or `{known.also}/`"
+        rows = " + ".join(f"{known.parts[key].shape[0]:,}" for key in ("y_train", "y_test"))
+        lines.append(
+            f"| {name} | {places} | {rows} | {', '.join(dict.fromkeys(each.title for each in known.sources))} |"
+        )
+    for name, known in HOLDINGS.items():
+        places = f"`{name}/` with {known.contents}, or `{name}.zip`, `{name}.tar`, `{name}.tar.gz`"
+        rows = " + ".join(f"{total:,}" for total in totals(known.counts).values())
+        fetched = f"`debiaser data get {name}`, or " if known.sources else "to be fetched by hand: "
+        lines.append(f"| {name} | {places} | {rows} | {fetched}{known.page} |")
+    return "\n".join(lines)
+
+
+def totals(counts: Mapping[str, int]) -> dict[str, int]:
+    """Rows per split, where they may be counted by class."""
+    parts = dict.fromkeys(part.partition("/")[0] for part in counts)
+    return {part: sum(n for name, n in counts.items() if name.partition("/")[0] == part) for part in parts}
+
+
+def dataset_options() -> str:
+    """What `--option` takes, by benchmark, with the usual value and the words of the loader."""
+    lines = []
+    for name, source in DATASETS.items():
+        own = [each for each in signature(source.load).parameters.values() if each.name not in COMMON_OPTIONS]
+        if own:
+            plain = {None: "none", True: "true", False: "false"}
+            usual = ", ".join(f"`{each.name}={plain.get(each.default, each.default)}`" for each in own)
+            words = " ".join((source.load.__doc__ or "").split())
+            lines.append(f"- **{name}** {usual}. {words}")
+    return "\n".join(lines)
+
+
 def rooms() -> str:
     """The folders and files of the package, with the first sentence of each."""
     lines = ["| room | what |", "| --- | --- |"]
@@ -109,6 +151,8 @@ def rooms() -> str:
 LISTS: dict[str, Callable[[], str]] = {
     "<!-- examples -->": tutorials,
     "<!-- datasets -->": datasets,
+    "<!-- sources -->": sources,
+    "<!-- options -->": dataset_options,
     "<!-- rooms -->": rooms,
 }
 

@@ -1,11 +1,14 @@
 """The swap test asked of an audit's own models: what can be swapped, and what the models answer."""
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from debiaser import __version__
 from debiaser.auditing.jobs import Rows
 from debiaser.auditing.scoring import Desk, OutOfFold, ask_panel, read_panel
 from debiaser.auditing.subject import Subject, texts_of
@@ -28,15 +31,20 @@ def try_swaps(
         said = ask_panel(desk, panel, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    listener.begin("swaps", 1, 0)
-    try:
-        return swaps_of(subject, desk, views, plain.answer[pool], answer)
-    finally:
-        listener.step()
-        listener.end("swaps", None)
+    words = repr((__version__, plain.keys, subject.own.identity, [view.name for view in views], desk.seed))
+    kept = desk.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
+    return swaps_of(subject, desk, views, plain.answer[pool], answer, listener, kept)
 
 
-def swaps_of(subject: Subject, desk: Desk, views: Sequence[View], answers: Rows, answer: Answer) -> SwapTest | Problem:
+def swaps_of(
+    subject: Subject,
+    desk: Desk,
+    views: Sequence[View],
+    answers: Rows,
+    answer: Answer,
+    listener: Listener | None = None,
+    kept: Path | None = None,
+) -> SwapTest | Problem:
     """The swap test on those rows of the folds whose `answers`, in their order, are right; or the problem with it."""
     pool = desk.rows
     limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
@@ -50,6 +58,8 @@ def swaps_of(subject: Subject, desk: Desk, views: Sequence[View], answers: Rows,
             answer,
             desk.seed,
             limit,
+            listener,
+            kept,
         )
     except Problem as problem:
         return problem

@@ -14,8 +14,8 @@ from debiaser.errors import Problem
 MARKS = ("aligned", "conflicting", "mislabelled")
 
 
-def read_confirmed(path: Path) -> dict[tuple[str, str], str]:
-    """The mark of every row in the file, by ("id" or "row", its value)."""
+def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, str], str]:
+    """The mark of every row in the file, by ("id" or "row", its value); row numbers are of `examined` rows."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(csv.DictReader(stream))
@@ -24,6 +24,11 @@ def read_confirmed(path: Path) -> dict[tuple[str, str], str]:
     name = "row" if rows and "row" in rows[0] else "id"  # a page without paths knows only row numbers
     if not rows or not {name, "mark"} <= set(rows[0]):
         raise Problem(f"{path} has no columns id and mark; give the CSV that the page saved")
+    if name == "row" and rows[0].get("rows") not in (None, str(examined)):
+        raise Problem(
+            f"the row numbers in {path} are of a page of {rows[0]['rows']} rows, and this run examines {examined}: "
+            "mark in the page of the same command (debias holds test rows out), or in one with paths"
+        )
     marks = {(name, str(row[name])): str(row["mark"]) for row in rows}
     unknown = sorted(set(marks.values()) - set(MARKS))
     if unknown:
@@ -33,7 +38,7 @@ def read_confirmed(path: Path) -> dict[tuple[str, str], str]:
 
 def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
     """The mark of every row in the file, by row number; a file about other data is refused."""
-    marks = read_confirmed(path)
+    marks = read_confirmed(path, len(pool))
     number = {("row", str(place)): int(row) for place, row in enumerate(pool)}
     number |= {("id", name): row for row, name in enumerate(own.ids)}
     foreign = [name for name in marks if name not in number]
@@ -47,7 +52,8 @@ def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
 
 def apply_confirmed(examined: Examined, path: Path) -> Examined:
     """The same rows with the kinds that a person confirmed."""
-    marks = match_marks(examined.subject.own, examined.pool, path)
+    found = match_marks(examined.subject.own, examined.pool, path)
+    marks = {row: mark for row, mark in found.items() if examined.place[row] >= 0}  # held-out rows are not examined
     kinds = examined.kinds
     kind, wrong, missed = kinds.kind.copy().astype(object), kinds.wrong_by_seed.copy(), kinds.missed.copy()
     for row, mark in marks.items():

@@ -15,6 +15,7 @@ import torch
 from debiaser.auditing.jobs import Answers, Job, read_answers, work
 from debiaser.errors import Problem
 from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.freed_memory import keep_freed_memory
 
 EVERY = 0.3  # seconds between a worker's words
 TALK = 1  # the pipe that they go through: our end of the worker's standard output
@@ -162,6 +163,7 @@ class Telling(Silence):
 def main() -> None:
     """A worker's life: a folder per line in, words of progress out, until standard input ends."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    keep_freed_memory()
     for line in sys.stdin:
         telling = Telling()
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from debiaser.auditing.advice import what_next
 from debiaser.auditing.audit import Examined, Plan, examine
 from debiaser.auditing.confirmed import apply_confirmed, match_marks
 from debiaser.auditing.exhibits import choose
@@ -21,7 +22,7 @@ from debiaser.auditing.keeping import keep
 from debiaser.auditing.memory import own_of
 from debiaser.auditing.proof import prove
 from debiaser.auditing.repair import MAX_COST, Trial
-from debiaser.auditing.subject import Subject, prepare
+from debiaser.auditing.subject import Changed, Subject, prepare
 from debiaser.auditing.summary import rows_of, summarise
 from debiaser.data.own import Columns, OwnData, read_own
 from debiaser.data.raw import cache
@@ -92,8 +93,8 @@ class Counting:
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if what != self.what:
             self.close()
-            self.what, self.done = what, done
-            self.listener.begin(what, total or 0, done)
+            self.what, self.done = what, 0
+            self.listener.begin(what, total or 0, 0)
         for _ in range(done - self.done):
             self.listener.step()
         self.done = done
@@ -104,12 +105,24 @@ class Counting:
         self.what = ""
 
 
+def prepared(source: str | Path, request: Request, need_test: bool) -> Subject:
+    """The rows with their inputs; where pictures changed meanwhile, what is there now counts, and is read once more."""
+
+    def attempt() -> Subject:
+        own = read(source, request, need_test)
+        return prepare(own, request.backbone, request.listener, finetune=request.finetune)
+
+    try:
+        return attempt()
+    except Changed:
+        return attempt()
+
+
 def audit_source(source: str | Path, request: Request) -> Findings:
     """What is found in a person's data, and its page where `out` is given."""
     with private():
-        own = read(source, request, need_test=False)
-        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
-        examined = look(subject, np.arange(len(own)), request)
+        subject = prepared(source, request, need_test=False)
+        examined = look(subject, np.arange(len(subject.own)), request)
         return conclude(examined, request)
 
 
@@ -139,18 +152,25 @@ def conclude(examined: Examined, request: Request, trial: Trial | None = None, *
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
     field = {"field": estimate_share(examined, Path(request.field))} if request.field and "field" not in more else {}
-    summary = {**summarise(examined, chosen), **field, **more}
+    told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
+    summary = {**summarise(examined, chosen), **told, **field, **more}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         keep(examined, chosen, findings, request.out, request.redact, trial)
     return findings
 
 
+def named_options(request: Request) -> dict[str, Any]:
+    """What a person named beside the source that decides what is examined, as keywords of `audit` and `debias`."""
+    named = {**dataclasses.asdict(request.columns), "backbone": request.backbone, "finetune": request.finetune}
+    return {name: value for name, value in named.items() if value}
+
+
 def debias_source(source: str | Path, request: Request) -> Findings:
     """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
     with private():
-        own = read(source, request, need_test=True)
-        subject = prepare(own, request.backbone, request.listener, finetune=request.finetune)
+        subject = prepared(source, request, need_test=True)
+        own = subject.own
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
@@ -188,6 +208,8 @@ def audit(
     columns = Columns(label, image, text, group, split, unit)
     request = make_request(columns, out, options)
     if pred_probs is not None:
+        if out is not None:
+            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
         return examine_answers(source, pred_probs, features, request.seed)
     if isinstance(source, str | Path):
         return audit_source(source, request)

@@ -13,8 +13,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.jobs import Rows, answer_inputs
-from debiaser.auditing.material import Material, as_float
+from debiaser.auditing.material import Material
 from debiaser.auditing.shares import looks
+from debiaser.auditing.subject import Subject
 from debiaser.learn.outputs import call
 from debiaser.randomness import numpy_stream
 
@@ -23,6 +24,7 @@ MOST = 400  # pictures in all
 TRIPLETS = 12
 CANDIDATES = 2000  # typical rows among which the nearest is looked for
 HEATS = 12
+SMOOTH = 28  # a look is blurred by one part in so many of the picture, to either side
 WORDS = 40  # of a text, at most, whose weight is found
 
 
@@ -77,13 +79,14 @@ def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list
     return found
 
 
-def input_gradients(model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
+def input_gradients(subject: Subject, model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
     """(b, s, s) where a small change of the picture changes the answer most, from 0 (nowhere) to 255."""
-    x = as_float(pictures).clone().requires_grad_(True)
+    x = pictures.float().requires_grad_(True)
     with torch.enable_grad():
-        logits = call(model.eval(), x)
+        logits = call(model.eval(), subject.flow(x))
         (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), x)
-    heat = F.avg_pool2d(gradient.abs().sum(1, keepdim=True), 3, stride=1, padding=1)[:, 0]
+    reach = max(1, pictures.shape[-1] // SMOOTH)
+    heat = F.avg_pool2d(gradient.abs().sum(1, keepdim=True), 2 * reach + 1, stride=1, padding=reach)[:, 0]
     strongest = heat.flatten(1).amax(1).clamp_min(1e-12)[:, None, None]
     return (255 * heat / strongest).round().byte().numpy()
 

@@ -67,20 +67,15 @@ def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLik
 
 
 def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | None, folder: Path) -> Examined:
-    """A person's data with the answers of a model of theirs, one row of probabilities per usable row."""
-    probability = np.asarray(pred_probs, np.float64)
-    if len(probability) != len(own):
-        raise Misuse(
-            f"the probabilities are for {len(probability):,} rows, the data has {len(own):,} that can be used "
-            f"({len(own.excluded):,} were left out): give one row each, in the order of the data"
-        )
+    """A person's data with the answers of a model of theirs, one row of probabilities per row or per usable row."""
+    probability = usable(np.asarray(pred_probs, np.float64), own)
     if probability.ndim == 2 and probability.shape[1] != len(own.classes):
         raise Misuse(
             f"the probabilities are for {probability.shape[1]} classes, the data has {len(own.classes)}; "
             "give one column for each class, in their order"
         )
     y, probability = checked(own.y.numpy(), probability)
-    lengths = checked_features(features, len(y))
+    lengths = checked_features(None if features is None else usable(np.asarray(features), own), len(y))
     score = np.maximum(scores(y, probability, lengths), FLOOR)
     said = OutOfFold(probability[None], score[None], ())
     missed = said.answer != y
@@ -107,6 +102,19 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
         "cannot tell",
         [ONLY_ANSWERS],
         model,
+    )
+
+
+def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
+    """The lines of an array for the rows that can be used: it has one for each of those, or for every row there is."""
+    lines = len(array) if array.ndim else 0
+    if lines == len(own):
+        return array
+    if lines == own.total:
+        return np.asarray(array[own.places])
+    raise Misuse(
+        f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
+        f"can be used, in their order; got {lines:,}"
     )
 
 

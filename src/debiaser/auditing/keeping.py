@@ -74,14 +74,15 @@ def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, trial: Trial
         "picture": show(examined, chosen.shown),
         "probability_easy": examined.easy.probability[chosen.shown].astype(np.float32),
     }
-    if examined.easy.keys and examined.subject.encoder is None and len(chosen.looked):
-        pictures = examined.subject.read(torch.from_numpy(chosen.looked))
+    if examined.easy.keys and len(chosen.looked):
+        subject, model = examined.subject, debiased_model(examined, trial)
+        pictures = [subject.read(torch.tensor([row])) for row in chosen.looked]  # one at a time: a network may be large
         arrays["heat_rows"] = examined.place[chosen.looked]
-        looks = [input_gradients(easy_model(examined, row), pictures[n : n + 1]) for n, row in enumerate(chosen.looked)]
+        easy = (easy_model(examined, row) for row in chosen.looked)
+        looks = [input_gradients(subject, *each) for each in zip(easy, pictures, strict=True)]
         arrays["heat_easy"] = np.concatenate(looks)
-        model = debiased_model(examined, trial)
         if model is not None:
-            arrays["heat_debiased"] = input_gradients(model, pictures)
+            arrays["heat_debiased"] = np.concatenate([input_gradients(subject, model, each) for each in pictures])
     write_arrays(folder / "pictures.npz", **arrays)
     if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
         write_arrays(folder / "swaps.npz", **strips(examined, examined.swaps))

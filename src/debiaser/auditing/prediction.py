@@ -8,13 +8,15 @@ import numpy as np
 import torch
 
 from debiaser.auditing.export import Exported, predictions, read_exported
-from debiaser.data.folders import PICTURES
+from debiaser.data.columns import find_input
+from debiaser.data.folders import is_picture
+from debiaser.data.own import READERS
 from debiaser.data.pictures import Files, Pictures
-from debiaser.data.tables import read_csv
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Problem
 from debiaser.learn.engine import Listener
 
 BATCH = 256
+TABLES = READERS.keys() - {".txt"}  # a text file is a text
 Answered = list[dict[str, Any]]
 Unreadable = list[tuple[str, str]]
 
@@ -37,10 +39,10 @@ def picture_paths(given: str, column: str | None) -> Iterator[str]:
     """The files behind one input."""
     path = Path(given)
     if path.is_dir():
-        yield from (str(each) for each in sorted(path.rglob("*")) if each.suffix.lower() in PICTURES)
-    elif path.suffix.lower() in {".csv", ".tsv"}:
-        for value in cells(path, column, ("image", "path", "file", "filename")):
-            yield value if Path(value).is_absolute() else str(path.parent / value)
+        yield from (str(each) for each in sorted(path.rglob("*")) if is_picture(each.name))
+    elif path.suffix.lower() in TABLES:
+        cells = find_input(READERS[path.suffix.lower()](path), "image", column)
+        yield from (value if Path(value).is_absolute() else str(path.parent / value) for value in cells)
     elif path.exists():
         yield given
     else:
@@ -51,21 +53,14 @@ def texts_of(inputs: Sequence[str], column: str | None) -> Iterator[tuple[str, s
     """A name and the text of each row of the tables, or of each plain text file."""
     for given in inputs:
         path = Path(given)
-        if path.suffix.lower() in {".csv", ".tsv"}:
-            yield from ((f"{given}:{n}", value) for n, value in enumerate(cells(path, column, ("text", "sentence"))))
+        if path.suffix.lower() in TABLES:
+            table = READERS[path.suffix.lower()](path)
+            cells = find_input(table, "text", column)
+            yield from ((f"{given}:{number}", value) for number, value in zip(table.numbers, cells, strict=True))
         elif path.is_file():
             yield given, path.read_text(encoding="utf-8", errors="replace")
         else:
             raise Problem(f"no file {given}; give a CSV with a column of texts, or text files")
-
-
-def cells(path: Path, column: str | None, usual: Sequence[str]) -> list[str]:
-    """One column of a table, by its name or a usual one."""
-    table = read_csv(path)
-    found = column or next((name for name in usual if name in table.columns), None)
-    if found is None or found not in table.columns:
-        raise Misuse(f"{path} has no column '{found or usual[0]}'; it has: {', '.join(table.columns)}")
-    return [str(value) for value in table.columns[found]]
 
 
 def predict_pictures(exported: Exported, paths: list[str], listener: Listener) -> tuple[Answered, Unreadable]:
@@ -85,7 +80,9 @@ def predict_pictures(exported: Exported, paths: list[str], listener: Listener) -
 
 
 def predict_texts(exported: Exported, named: list[tuple[str, str]], listener: Listener) -> tuple[Answered, Unreadable]:
-    """Predictions for texts."""
+    """Predictions for texts; empty ones are left out and told."""
+    empty = [(name, "has no text") for name, text in named if not text.strip()]
+    named = [(name, text) for name, text in named if text.strip()]
     if not named:
         raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
     listener.begin("predictions", len(named), 0)
@@ -95,4 +92,4 @@ def predict_texts(exported: Exported, named: list[tuple[str, str]], listener: Li
         for _ in named[start : start + BATCH]:
             listener.step()
     listener.end("predictions", None)
-    return predictions(exported, [name for name, _ in named], np.concatenate(parts)), []
+    return predictions(exported, [name for name, _ in named], np.concatenate(parts)), empty

@@ -67,10 +67,13 @@ def pays(even: Estimate, cost: float, gain: float) -> str:
     """When it pays, in words."""
     if even.value >= NEVER:
         return "No share of cases that go against the rule makes it better: it gains nothing on them."
+    points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
+    if (even.low or 0.0) <= 0 and (even.high or NEVER) >= NEVER:
+        return f"These rows cannot tell from how many cases against the rule on it is better {points}."
     told = f"Better if more than {even.words()} of the cases in the field go against the rule"
     if even.value <= 0:
         told = f"Better at any share of cases that go against the rule [{even.low:.1f}, {even.high:.1f}%]"
-    return f"{told} ({gain:+.1f} points on those, {-cost:+.1f} on the others)."
+    return f"{told} {points}."
 
 
 def compared(sentence: str, here: dict[str, Any], field: dict[str, Any] | None) -> str:

@@ -1,6 +1,6 @@
 """From a person's rows to what models train on: the pixels themselves, or features of a frozen encoder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from debiaser.auditing.material import LARGEST, Material, as_float
 from debiaser.data.own import OwnData, Texts
 from debiaser.data.pictures import Pictures
 from debiaser.data.raw import cache
+from debiaser.errors import Problem
 from debiaser.learn.encoders import Encoder, find_encoder
 from debiaser.learn.engine import Listener
 from debiaser.learn.features import Array, Stream, features, pixels
@@ -44,6 +45,13 @@ class Subject:
         if self.encoder is None:
             return as_float(inputs)
         return self.encoder.enter(inputs) if isinstance(self.material, WholeMaterial) else self.encoder.encode(inputs)
+
+    def flow(self, pictures: Tensor) -> Tensor:
+        """What the network gets from pictures of floats 0..255, such that gradients reach them."""
+        if self.encoder is None:
+            return pictures / 255
+        whole = isinstance(self.material, WholeMaterial)
+        return pictures.clone() if whole else self.encoder.flow(self.encoder.module, pictures.clone())
 
     @property
     def choices(self) -> dict[str, str]:
@@ -104,11 +112,25 @@ def cache_folder() -> Path:
     return cache().parent / "features"
 
 
-def picture_stream(inputs: Pictures, size: int) -> Stream:
-    """What the cache asks for missing rows: pictures, decoded ahead."""
+class Changed(Problem):
+    """Pictures are no longer what they were when they were first looked at: what is made of them must not be kept."""
 
-    def stream(rows: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        return inputs.stream(rows, size, PICTURES)
+    def __init__(self, failed: dict[str, str]) -> None:
+        name, reason = next(iter(failed.items()))
+        super().__init__(
+            f"{len(failed):,} pictures changed while they were read; the first, {name}, {reason}: "
+            "run the same command again when nothing writes to them"
+        )
+
+
+def picture_stream(inputs: Pictures, size: int) -> Stream:
+    """What the cache asks for missing rows: pictures, decoded ahead; Changed where one is no longer what it was."""
+
+    def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for part, pictures in inputs.stream(rows, size, PICTURES):
+            if inputs.failed:
+                raise Changed(inputs.failed)
+            yield part, pictures
 
     return stream
 

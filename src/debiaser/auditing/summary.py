@@ -10,6 +10,7 @@ from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.exhibits import Chosen
 from debiaser.auditing.shares import conflicting_share, looks, mislabelled_share
 from debiaser.auditing.swap import SwapTest
+from debiaser.data.rows import first
 from debiaser.randomness import numpy_stream
 
 BINS = 40
@@ -54,31 +55,8 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "suspects": [each.plain for each in examined.suspects],
         "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
         "histogram": histogram(examined.score[pool], ~right),
-        "next": what_next(examined),
         "repair": None,
     }
-
-
-def what_next(examined: Examined) -> dict[str, Any]:
-    """What to do with the findings, and three lines of code for this data."""
-    kind = examined.kinds.kind[examined.pool]
-    steps = [
-        f"Look at the rows that stand out and mark them: {int((kind != 'aligned').sum()):,} go against the easy rule."
-    ]
-    if (kind == "mislabelled").any():
-        steps.append(f"Check labels first where they are likely wrong: {int((kind == 'mislabelled').sum()):,} rows.")
-    if examined.verdict == "biased":
-        steps.append(
-            "Train with the weights below, or let `debiaser debias` do it, prove the difference and export a model."
-        )
-    else:
-        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
-    snippet = (
-        "import csv\nfrom debiaser import ScoreSampler\n"
-        "weights = [float(row['probability']) for row in csv.DictReader(open('weights.csv'))]\n"
-        "loader = DataLoader(dataset, 128, sampler=ScoreSampler(weights, seed=0))  # rows in the order of weights.csv"
-    )
-    return {"sentences": steps, "snippet": snippet}
 
 
 def remarks(examined: Examined) -> list[str]:
@@ -86,6 +64,8 @@ def remarks(examined: Examined) -> list[str]:
     untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
     told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
+    if changed := getattr(examined.subject.own.inputs, "failed", {}):
+        told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
     return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
 
 

@@ -1,7 +1,9 @@
 """The swap test: give an input one property of an input of another class; whose class does the model answer?"""
 
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ from debiaser.auditing.reliance import LEVEL, Asked, Design, Reliance, Rows, by_
 from debiaser.auditing.views import View
 from debiaser.data.partition import units_per_class
 from debiaser.errors import Problem
+from debiaser.files import write_arrays
+from debiaser.learn.engine import Listener, Silence
 from debiaser.randomness import numpy_stream
 
 Answer = Callable[[Tensor, Any], Any]
 
 ROWS, ROWS_PER_CLASS = 2000, 200  # swaps in all, and at least so many in each class
 BATCH = 256
+PARTS = ("other", "same", "changed")
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,20 @@ def swap_test(
     answer: Answer,
     seed: int = 0,
     limit: int | None = None,
+    listener: Listener | None = None,
+    kept: Path | None = None,
 ) -> SwapTest:
     """The test of these views on the rows (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
 
     `read(rows)` gives inputs; `answer(rows, inputs)` the class (b,) that a model which never saw these rows answers.
+    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked.
     """
     labels = np.unique(y)
     pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
-    asked, untested = ask(views, read, pairs, answer)
+    found = remembered(kept, views) if kept else None
+    asked, untested = found or ask(views, read, pairs, answer, listener or Silence())
+    if kept and found is None:
+        remember(kept, asked, untested)
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
     reliances = judge([view for view in views if view.name in asked], asked, design, seed)
     eligible = np.bincount(y[answers == y], minlength=int(y.max()) + 1)[labels]
@@ -108,28 +119,53 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
 
 
 def ask(
-    views: Sequence[View], read: Callable[[Tensor], Any], pairs: Pairs, answer: Answer
+    views: Sequence[View], read: Callable[[Tensor], Any], pairs: Pairs, answer: Answer, listener: Listener
 ) -> tuple[dict[str, Asked], tuple[Untested, ...]]:
     """What the model answers to every pair in every view; a view that cannot be computed says why."""
     parts: dict[str, list[Asked]] = {view.name: [] for view in views}
     untested: dict[str, Untested] = {}
-    for start in range(0, len(pairs.rows), BATCH):
+    starts = range(0, len(pairs.rows), BATCH)
+    listener.begin("swaps", len(starts) * len(views), 0)
+    for start in starts:
         rows, donors, same = (
             torch.from_numpy(each[start : start + BATCH]) for each in (pairs.rows, pairs.donors, pairs.same)
         )
         x, others, fellows = read(rows), read(donors), read(same)
         for view in views:
-            if view.name in untested:
-                continue
-            try:
-                swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
-            except Problem as problem:
-                untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
-                continue
-            other, own = (np.asarray(answer(rows, each)).astype(np.int64) for each in (swapped, within))
-            parts[view.name].append(Asked(other, own, differs(x, swapped)))
+            if view.name not in untested:
+                try:
+                    swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
+                except Problem as problem:
+                    untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
+                else:
+                    other, own = (np.asarray(answer(rows, each)).astype(np.int64) for each in (swapped, within))
+                    parts[view.name].append(Asked(other, own, differs(x, swapped)))
+            listener.step()
+    listener.end("swaps", None)
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
+
+
+def remember(path: Path, asked: dict[str, Asked], untested: tuple[Untested, ...]) -> None:
+    """Keep what was answered, and why some views could not be asked."""
+    said = {f"{part}.{name}": getattr(each, part) for name, each in asked.items() for part in PARTS}
+    write_arrays(path, views=np.array([*asked]), names=np.array([each.name for each in untested], np.str_),
+                 reasons=np.array([each.reason for each in untested], np.str_), **said)  # fmt: skip
+
+
+def remembered(path: Path, views: Sequence[View]) -> tuple[dict[str, Asked], tuple[Untested, ...]] | None:
+    """What was kept about these views; nothing where that cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            asked = {str(name): Asked(*(kept[f"{part}.{name}"] for part in PARTS)) for name in kept["views"]}
+            reasons = dict(zip(kept["names"].tolist(), kept["reasons"].tolist(), strict=True))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if {*asked, *reasons} != {view.name for view in views}:
+        return None
+    return asked, tuple(
+        Untested(view.name, view.title, view.nuisance, reasons[view.name]) for view in views if view.name in reasons
+    )
 
 
 def joined(parts: Sequence[Asked]) -> Asked:

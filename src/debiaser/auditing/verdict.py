@@ -50,9 +50,11 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     A test that is unsound as a whole rules nothing. Else a view that fires rules alone: what is unclear about other
     views does not take that back. Else anything unclear means "cannot tell".
     """
+    found = [each for each in test.reliances if fires(each)]
     if unsound := unsound_reasons(test, health):
-        return CANNOT_TELL, unsound
-    if found := [each for each in test.reliances if fires(each)]:
+        hints = found if health.skill >= WEAK else []
+        return CANNOT_TELL, unsound + [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
+    if found:
         return BIASED, [followed(each) for each in found]
     if unclear := unclear_reasons(test, health):
         return CANNOT_TELL, unclear
@@ -65,7 +67,8 @@ def unsound_reasons(test: SwapTest, health: Health) -> list[str]:
     if health.skill < WEAK:
         reasons.append("The model is close to guessing, so what it follows means nothing.")
     if test.fewest_units < UNITS:
-        reasons.append(f"A class has only {test.fewest_units:,} separate units; {UNITS} are needed.")
+        told = f"A class has only {test.fewest_units:,} separate units (rows, unless --unit is given)"
+        reasons.append(f"{told}; {UNITS} are needed.")
     if not any(each.nuisance for each in test.reliances):
         reasons.append("No property could be swapped that a model should not follow.")
     return reasons

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from debiaser.errors import Problem
 from debiaser.files import locked, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import new_net
 from debiaser.learn.normalise import normalised
 from debiaser.learn.outputs import predict
@@ -31,6 +33,7 @@ from debiaser.methods.task import Journal, Method, Task
 
 log = logging.getLogger("debiaser")
 EVALUATION_BATCH = 512
+TASK = ("target", "bias", "severity", "positions")  # options that make another task of a dataset than the paper's
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def make(
     processes: Processes = ALONE,
 ) -> results.Result:
     """Train and judge; everything that is kept lands in the folder, `result.json` last."""
+    keep_freed_memory()
     method = spec.new_method()
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)
@@ -94,7 +98,7 @@ def make(
         setting = replace(setting, augment=None, normalise=None)
     task = Task(
         train=benchmark.train,
-        make_model=lambda seed: normalised(new_net(spec.net, classes, seed), setting.normalise),
+        make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **spec.net_options), setting.normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
@@ -152,13 +156,23 @@ def keep(
 def load(spec: Spec, data: Path | None) -> Benchmark:
     """The benchmark of this spec; with the option `features`, its frozen features instead of pictures."""
     benchmark = DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
+    for part in ("train", "valid", "test"):
+        if not len(getattr(benchmark, part)):
+            raise Problem(f"{spec.dataset} holds no rows of {part}; put the whole set there: `debiaser data check`")
     encoder = spec.options.get("features")
     return with_features(benchmark, encoder, data=data) if encoder else benchmark
 
 
+def is_papers_task(spec: Spec) -> bool:
+    """Whether no option makes another task of the dataset; for CelebA the paper prints accuracies of one network."""
+    usual = signature(DATASETS[spec.dataset].load).parameters
+    same = all(usual[name].default == value for name, value in spec.options.items() if name in TASK)
+    return same and (spec.dataset != "celeba" or spec.net == SETTINGS["celeba"].net)
+
+
 def published_number(spec: Spec) -> dict[str, object] | None:
     """What the paper prints for this run, where it is one of the paper's (its fields as in the settings)."""
-    if spec.method not in METHODS:
+    if spec.method not in METHODS or not is_papers_task(spec):
         return None
     usual = as_declared(METHODS[spec.method](**SETTINGS[spec.dataset].fields(spec.method, spec.rho)))
     number = paper.published(spec.dataset, spec.method, spec.rho) if usual == spec.fields and not spec.noise else None

@@ -4,7 +4,8 @@
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
 `<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these,
 and `usual`, to show no runs with fields changed. A file in place of a dataset (`search/bpa_clusters.json`) is shown as
-its "rows" are; `theory` is the table of verdicts; `studies` is what every study says, `studies summary` a line of each.
+its "rows" are; `theory` is the table of verdicts; `speed` is what `debiaser bench` measured; `studies` is what every
+study says, `studies summary` a line of each.
 """
 
 import argparse
@@ -24,8 +25,10 @@ from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.report import studies as report
 from debiaser.report.records import own_row, record_table
+from debiaser.report.speed_tables import markdown
 from debiaser.report.tables import markdown_table, summary_rows
 
+NOT_RUN = "*Not run yet.*\n"
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -50,9 +53,11 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [usual] [name=value ...]`, a file, `own`, `theory`, or `studies [summary]`."""
+    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `theory`, `speed`, `studies [summary]`."""
     if what == "theory":
         return theory_table(results)
+    if what == "speed":
+        return speed_table(results.parent / "benchmarks" / "results" / "speed.json")
     dataset, *filters = what.split()
     if dataset == "own":
         paths = sorted((results / "own").glob("*.json"))
@@ -60,7 +65,8 @@ def table(results: Path, what: str) -> str:
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):
-        return record_table(json.loads((results / dataset).read_text())["rows"]) + "\n"
+        path = results / dataset
+        return record_table(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
     found = read_results(results, dataset)
     for condition in filters:
         name, _, value = condition.partition("=")
@@ -69,7 +75,7 @@ def table(results: Path, what: str) -> str:
             continue
         found = [result for result in found if str(result.get(name)) == value]
     if not found:
-        return "*Not run yet.*\n"
+        return NOT_RUN
     return markdown_table(summary_rows(found)) + "\n"
 
 
@@ -94,11 +100,17 @@ def theory_table(results: Path) -> str:
     """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
     path = results / "theory.json"
     if not path.exists():
-        return "*Not run yet.*\n"
+        return NOT_RUN
     found = json.loads(path.read_text())["statements"]
     cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
     cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
+
+
+def speed_table(path: Path) -> str:
+    """What `debiaser bench` wrote; a quick one is no measurement."""
+    found = json.loads(path.read_text()) if path.exists() else {"quick": True}
+    return NOT_RUN if found["quick"] else markdown(found) + "\n"
 
 
 def renew(text: str, results: Path) -> str:

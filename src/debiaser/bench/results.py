@@ -5,6 +5,7 @@ import io
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -91,9 +92,20 @@ def environment(device: str, world_size: int = 1) -> dict[str, Any]:
         "device": device,
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "world_size": world_size,
     }
+
+
+def processor() -> str:
+    """What the processor is called, where the system tells."""
+    try:
+        facts = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    named = re.search(r"^model name\s*:\s*(.+)$", facts, re.MULTILINE)
+    return named[1].strip() if named else platform.machine()
 
 
 def commit() -> str | None:

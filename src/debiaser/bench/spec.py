@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from debiaser.methods.task import Method
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
-UNSAID = {"code": "", "precision": "32", "world_size": 1}  # as usual, these are no part of a run's identity
+# As usual, these are no part of a run's identity.
+UNSAID = {"code": "", "precision": "32", "weights": "", "world_size": 1}
 UNSAID_FIELDS = {"parameters": "head"}  # likewise: fields that came after results had been kept
 
 
@@ -41,9 +42,10 @@ class Spec:
     noise: float = 0.0
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    code: str = ""  # digest of the file that a method of one's own comes from
+    code: str = ""  # digest of files of one's own: that a method comes from, that hold weights
     precision: str = "32"
     world_size: int = 1  # several processes draw and normalise otherwise than one
+    weights: str = ""  # what the network starts from, a folder or a hub name; empty: random numbers
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
@@ -76,7 +78,12 @@ class Spec:
     def data_identity(self) -> str:
         """Everything that decides the training data and the network's shape, for the keys of shared stages."""
         parts = [PROTOCOL, self.dataset, self.rho, self.noise, self.data_seed, dict(self.options), self.net]
-        return json.dumps(parts, sort_keys=True)
+        return json.dumps([*parts, self.weights, self.code] if self.weights else parts, sort_keys=True)
+
+    @property
+    def net_options(self) -> dict[str, Any]:
+        """What the network's maker is told beside the number of classes."""
+        return {"weights": self.weights} if self.weights else {}
 
     def new_method(self) -> "Method":
         """The method with these fields."""
@@ -105,36 +112,26 @@ def new_spec(
     options: Iterable[str] = (),
     precision: str = "32",
     world_size: int = 1,
+    weights: str = "",
 ) -> Spec:
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     from debiaser.data import DATASETS
     from debiaser.data.inject import check_share
-    from debiaser.learn.engine import PRECISIONS
-    from debiaser.learn.nets import NETS
+    from debiaser.learn.nets import check_options
     from debiaser.methods import METHODS, find_method
 
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
-    kind = find_method(method)
-    setting = SETTINGS[dataset]
-    if recipe not in setting.recipes:
-        raise known("recipe", recipe, setting.recipes)
-    if net is not None and net not in NETS:
-        raise known("network", net, NETS)
-    if precision not in PRECISIONS:
-        raise known("precision", precision, PRECISIONS)
-    for name, number in (("seed", seed), ("data-seed", data_seed)):
-        if number is not None and number < 0:
-            raise Misuse(f"{name} must not be negative, got {number}")
-    if epochs is not None and epochs < 1:
-        raise Misuse(f"epochs must be at least 1, got {epochs}")
+    kind, setting = find_method(method), SETTINGS[dataset]
+    check_choices(setting.recipes, recipe, net, precision)
+    check_numbers(epochs, seed, data_seed)
     chosen = setting.recipe(recipe, method)
     if setting.rho is None and rho is not None:
         raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
     rho = None if setting.rho is None else check_share("rho", setting.rho if rho is None else rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     asked = parse_options(dataset, options)
-    return Spec(
+    spec = Spec(
         dataset=dataset,
         method=method,
         rho=rho,
@@ -145,10 +142,47 @@ def new_spec(
         noise=check_share("noise", noise, closed=True),
         fields=as_declared(with_fields(kind, fields)),
         options=asked,
-        code="" if method in METHODS else hashlib.sha256(Path(method.rpartition(":")[0]).read_bytes()).hexdigest(),
+        code=("" if method in METHODS else digest_of_file(Path(method.rpartition(":")[0]))) + digest_of_folder(weights),
         precision=precision,
         world_size=world_size,
+        weights=weights,
     )
+    check_options(spec.net, spec.net_options)
+    return spec
+
+
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_of_folder(weights: str) -> str:
+    """A digest of the weights in a local folder, whose content its name does not tell; empty for a name on the hub."""
+    files = sorted(Path(weights).expanduser().glob("*.safetensors")) if weights else []
+    return "".join(digest_of_file(path) for path in files)
+
+
+def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precision: str) -> None:
+    """Refuse a recipe, network or precision that is not there."""
+    from debiaser.learn.engine import PRECISIONS
+    from debiaser.learn.nets import NETS
+
+    if recipe not in recipes:
+        raise known("recipe", recipe, recipes)
+    if net is not None and net not in NETS:
+        raise known("network", net, NETS)
+    if precision not in PRECISIONS:
+        raise known("precision", precision, PRECISIONS)
+
+
+def check_numbers(epochs: int | None, seed: int, data_seed: int | None) -> None:
+    """Refuse seeds below 0 and epochs below 1."""
+    for name, number in (("seed", seed), ("data-seed", data_seed)):
+        if number is not None and number < 0:
+            raise Misuse(f"{name} must not be negative, got {number}")
+    if epochs is not None and epochs < 1:
+        raise Misuse(f"epochs must be at least 1, got {epochs}")
 
 
 def planned_spec(
@@ -161,6 +195,7 @@ def planned_spec(
     noise: float = 0.0,
     net: str | None = None,
     changes: Iterable[str] = (),
+    options: Iterable[str] = (),
 ) -> Spec:
     """What `new_spec` gives for one of our own methods, without loading torch and therefore less thoroughly checked."""
     setting, kinds = SETTINGS[dataset], {name: kind for name, (kind, _) in declared(method).items()}
@@ -179,6 +214,7 @@ def planned_spec(
         data_seed=seed,
         noise=noise,
         fields=of_types(fields, kinds),
+        options={name: text for name, _, text in (option.partition("=") for option in options)},
     )
 
 

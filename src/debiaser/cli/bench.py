@@ -27,7 +27,8 @@ def bench(
     from debiaser.cli.console import reporter, show_table
     from debiaser.cli.runs import print_json
     from debiaser.files import write_json
-    from debiaser.report.speed_page import table, write_speed_page
+    from debiaser.report.speed_page import write_speed_page
+    from debiaser.report.speed_tables import table
 
     with closing(reporter(quiet)) as listener:
         found = measure(only or (), quick, listener)

@@ -103,27 +103,31 @@ class Lines:
     """A line when a stage begins, every few seconds, and when it ends."""
 
     def __init__(self) -> None:
-        self.what, self.stage, self.steps, self.done, self.started, self.said = "", "", 0, 0, 0.0, 0.0
-        self.first = 0
+        self.what, self.stage, self.steps, self.done, self.first = "", "", 0, 0, 0
+        self.started = self.said = self.last = 0.0
 
     def announce(self, what: str) -> None:
         self.what = what
 
     def begin(self, stage: str, steps: int, done: int) -> None:
         self.stage, self.steps, self.done, self.first = stage, steps, done, done
-        self.started = self.said = time.monotonic()
+        self.started = self.said = self.last = time.monotonic()
         resumed = f", resumed at {done:,} of {steps:,}" if done else ""
         say(f"{label(self.what, stage)}: {steps - done:,} steps{resumed}")
 
     def step(self) -> None:
-        self.done += 1
-        now = time.monotonic()
-        if now - self.said >= EVERY and EARLY * self.steps <= self.done < self.steps:
+        now, made = time.monotonic(), self.done - self.first
+        each = (self.last - self.started) / made if made else 0.0
+        # Steps may come many at once, when a batch is done: what was done before this one is told, and only if it took
+        # about as long as others do.
+        due = now - self.said >= EVERY and now - self.last >= each / 2
+        if due and made and EARLY * self.steps <= self.done < self.steps:
             self.said = now
-            left = (now - self.started) / (self.done - self.first) * (self.steps - self.done)
+            left = each * (self.steps - self.done)
             end = until(now - self.started, left)
             told = f"about {duration(left)} left{f', {end}' if end else ''}"
             say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, {told}")
+        self.done, self.last = self.done + 1, now
 
     def end(self, stage: str, row: "Row | None") -> None:  # noqa: ARG002
         say(f"{label(self.what, stage)}: done in {duration(time.monotonic() - self.started)}")

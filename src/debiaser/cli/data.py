@@ -76,7 +76,6 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.bench.experiment import load
     from debiaser.bench.looks import portions, statistics
     from debiaser.cli.console import show_table
     from debiaser.cli.runs import print_json
@@ -88,7 +87,7 @@ def check_data(
     for each, status in checked.items():
         if not status.verified:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
-    benchmark = load(spec, data) if spec else None
+    benchmark = loaded(spec, data) if spec else None
     found, traits = (statistics(benchmark), portions(benchmark)) if benchmark else ({}, [])
     if as_json:
         where = {each: as_text(s.path) for each, s in checked.items()}
@@ -123,7 +122,6 @@ def show_data(
     as_json: options.Json = False,
 ) -> None:
     """Draw sample pictures: rows that follow the shortcut, and a row that goes against it."""
-    from debiaser.bench.experiment import load
     from debiaser.bench.looks import draw
     from debiaser.cli.runs import print_json
     from debiaser.data import DATASETS
@@ -131,7 +129,7 @@ def show_data(
     if name not in DATASETS:
         raise known("dataset", name, DATASETS)
     spec = specify(name, rho, noise, data_seed, option)
-    picture = draw(load(spec, data), out or Path(f"{name}.png"))
+    picture = draw(loaded(spec, data), out or Path(f"{name}.png"))
     if as_json:
         print_json({"name": name, "picture": str(picture)})
     else:
@@ -161,6 +159,16 @@ def specify(name: str, rho: float | None, noise: float, data_seed: int, option: 
     from debiaser.bench.spec import new_spec
 
     return new_spec(name, "vanilla", rho, noise=noise, data_seed=data_seed, options=option or ())
+
+
+def loaded(spec: Any, data: Path | None) -> Any:
+    """The benchmark, with a bar for what is fetched, made or checked on the way."""
+    from debiaser.bench.experiment import load
+    from debiaser.cli.console import Downloads
+    from debiaser.data.progress import listening
+
+    with Downloads(quiet=False) as progress, listening(progress):
+        return load(spec, data)
 
 
 def as_text(path: Path | None) -> str | None:

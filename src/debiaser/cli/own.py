@@ -1,5 +1,6 @@
 """audit, debias, predict, clean: a person's own data."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,10 +8,11 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app
-from debiaser.errors import Misuse, Problem, known
+from debiaser.errors import Misuse, Problem, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
 REDACTIONS = ("paths", "images")
+LISTED = 3  # rows that were left out, on the screen
 NAMED = 3  # exit code: the verdict is one that --fail-if names
 
 Source = Annotated[
@@ -149,13 +151,13 @@ def predict(
     with reporting(quiet) as listener:
         answered, unreadable = predict_inputs(model_dir, inputs, image, text, listener)
     for name, reason in unreadable:
-        typer.echo(f"debiaser: left out {name}: {reason}", err=True)
+        typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
     if as_json:
         print_json({"predictions": answered, "unreadable": [{"input": n, "reason": r} for n, r in unreadable]})
         return
     for each in answered:
         best = max(each["probabilities"].values())
-        typer.echo(f"{each['input']}\t{each['label']}\t{best:.4f}")
+        typer.echo("\t".join((printable(each["input"]), printable(each["label"]), f"{best:.4f}")))
 
 
 @app.command()
@@ -230,7 +232,8 @@ def read_array(path: Path) -> Any:
     from debiaser.data.formats import BAD_HEADER
 
     try:
-        return np.load(path, allow_pickle=False)
+        with path.open("rb") as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
     except (OSError, EOFError, *BAD_HEADER) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Problem(f"cannot read {path} as an array: {reason}; save it with numpy.save") from error
@@ -244,24 +247,32 @@ def show(findings: Any, as_json: bool) -> None:
         hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out", "plane", "looks")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
-    typer.echo(f"Examined: {findings.summary['examined']}")
-    typer.echo(f"Verdict: {findings.verdict}")
+    for line in told(findings):
+        typer.echo(printable(line))
+
+
+def told(findings: Any) -> Iterator[str]:
+    """The findings, line by line."""
+    summary = findings.summary
+    yield f"Examined: {summary['examined']}"
+    yield f"Verdict: {findings.verdict}"
     for reason in findings.reasons:
-        typer.echo(f"  {reason}")
-    for trouble in findings.summary["health"]["findings"]:
-        typer.echo(f"  {trouble['what']} {trouble['why']} {trouble['do']}")
-    for note in findings.summary["notes"]:
-        typer.echo(f"  {note}")
-    if findings.summary.get("field"):
-        typer.echo(f"  {findings.summary['field']['sentence']}")
-    if findings.summary.get("repair"):
-        repair = findings.summary["repair"]
-        for told in (repair, repair["selection"], repair["price"]):
-            if told:
-                typer.echo(told["sentence"])
-        typer.echo(f"The model: {Path(findings.summary['model_dir']).resolve()}")
+        yield f"  {reason}"
+    for trouble in summary["health"]["findings"]:
+        yield f"  {trouble['what']} {trouble['why']} {trouble['do']}"
+    if out := [*summary["unreadable"], *summary["left_out"]]:
+        some = "; ".join(f"{each['id']} {each['reason']}" for each in out[:LISTED])
+        more = f"; and {len(out) - LISTED:,} more, which the page lists" if len(out) > LISTED else ""
+        yield f"  {len(out):,} rows were left out: {some}{more}"
+    for note in summary["notes"]:
+        yield f"  {note}"
+    if summary.get("field"):
+        yield f"  {summary['field']['sentence']}"
+    if repair := summary.get("repair"):
+        yield from (each["sentence"] for each in (repair, repair["selection"], repair["price"]) if each)
+        yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
-        typer.echo(f"The page: {findings.page.resolve()}")
+        yield f"The page: {findings.page.resolve()}"
 
 
 def finish(findings: Any, failing: tuple[str, ...]) -> None:

@@ -43,20 +43,14 @@ def study(
     debug: options.Debug = False,
 ) -> None:
     """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
-    from debiaser.bench.studies import find_studies
     from debiaser.bench.studies.store import gather
     from debiaser.bench.studies.tally import Scale, missing
 
     if name == "list":
         list_studies(as_json)
         return
-    for option, value in (("--seeds", seeds), ("--workers", workers), ("--epochs", epochs)):
-        if value is not None and value < 1:
-            raise Misuse(f"{option} must be at least 1, got {value}")
-    chosen = [placed(each, on, only, rho) for each in find_studies(name)]
-    if not any(each.cells for each in chosen):
-        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
-    chosen = [each for each in chosen if each.cells]
+    check_counts({"--seeds": seeds, "--workers": workers, "--epochs": epochs})
+    chosen = choose(name, on, only, rho)
     copies = results or (Path("results") if Path("results").is_dir() else None)
     scale, store = Scale(recipe, seeds, epochs), gather(out, copies)
     lacking = missing(chosen, store, scale)
@@ -70,6 +64,23 @@ def study(
         if failures:
             listed = "; ".join(f"{each.run.spec.key}: {each.reason}" for each in failures[:3])
             raise Problem(f"{len(failures)} of {len(lacking)} runs failed: {listed}; the same command tries them again")
+
+
+def check_counts(counts: dict[str, int | None]) -> None:
+    """Refuse an option that is below 1."""
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise Misuse(f"{option} must be at least 1, got {value}")
+
+
+def choose(name: str, on: str | None, only: str | None, rho: float | None) -> list[Any]:
+    """The studies that are asked for, where they are to run; without a cell that is a mistake."""
+    from debiaser.bench.studies import find_studies
+
+    chosen = [study for each in find_studies(name) if (study := placed(each, on, only, rho)).cells]
+    if not chosen:
+        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
+    return chosen
 
 
 def placed(study: Any, on: str | None, only: str | None, rho: float | None) -> Any:

@@ -110,6 +110,11 @@ def _tar_entries(path: Path, named: Path) -> Iterator[tuple[str, Entry]]:
             if member.offset_data + member.size > end:
                 raise FormatError(named, f"is cut off inside {name!r}")
             yield name, Entry(PLAIN, path, member.offset_data, member.size, member.size)
+        last = archive.offset
+    with path.open("rb") as stream:
+        stream.seek(last)
+        if any(stream.read(tarfile.BLOCKSIZE)):  # neither a header nor the zeros that end an archive
+            raise FormatError(named, f"is cut off or damaged after {len(seen):,} files")
 
 
 def _plain_tar(path: Path, unpack: Callable[[Path], Any], kept: Path, limit: int) -> dict[str, Entry]:

@@ -5,17 +5,20 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from debiaser.data.pictures import Files
 from debiaser.data.rows import SPLIT_OF
 from debiaser.data.tables import SHORT, Table
 from debiaser.errors import Problem
 
 BATCH = 4096
 GROUPS = 2  # row groups of pictures held in memory
+PATIENCE = 10.0  # seconds until a hub that says nothing counts as out of reach
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 Get = Callable[[int], bytes | None]
@@ -93,7 +96,7 @@ def _bytes(value: Any, folder: Path) -> bytes | None:
     """The bytes of a cell: bytes, or a structure of bytes and a path."""
     if isinstance(value, dict):
         inside, path = value.get("bytes"), value.get("path")
-        return inside if inside is not None or not path else (folder / path).read_bytes()
+        return inside if inside is not None or not path else Files([str(folder / path)]).read(0)
     return value if isinstance(value, bytes) else None
 
 
@@ -126,13 +129,35 @@ def read_hub(name: str) -> Table:
         raise Problem(f"{unknown}; {problem}") from problem
     datasets.disable_progress_bars()
     try:
-        return _as_table(datasets, datasets.load_dataset(name), None)
+        with _asked_once(datasets, name):
+            return _as_table(datasets, datasets.load_dataset(name), None)
     except Problem:
         raise
     except Exception as error:  # the hub's client raises a dozen kinds, of several libraries
         raise Problem(
-            f"{unknown}, and the Hugging Face hub did not give it ({_line(error)}); check the name"
+            f"{unknown}, and the Hugging Face hub did not give it ({_line(error)}); check the name, or the network"
         ) from error
+
+
+@contextmanager
+def _asked_once(datasets: Any, name: str) -> Iterator[None]:
+    """Where the hub cannot be reached, only what was fetched before is looked for meanwhile: the client would try again
+    for half a minute, and say so line by line, when a path is mistyped."""
+    hub = import_module("huggingface_hub")
+    settings = (hub.constants, datasets.config)
+    before = [each.HF_HUB_OFFLINE for each in settings]
+    try:
+        hub.HfApi().dataset_info(name, timeout=PATIENCE)
+        offline = False
+    except Exception as error:  # an answer that refuses is an answer: `load_dataset` has the words for it
+        offline = not isinstance(error, hub.errors.HfHubHTTPError)
+    try:
+        for each, was in zip(settings, before, strict=True):
+            each.HF_HUB_OFFLINE = was or offline
+        yield
+    finally:
+        for each, was in zip(settings, before, strict=True):
+            each.HF_HUB_OFFLINE = was
 
 
 def _as_table(datasets: Any, found: Any, folder: Path | None) -> Table:

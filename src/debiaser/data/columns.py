@@ -84,6 +84,8 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
         columns={name: values for name, values in table.columns.items() if name not in used},
         excluded=list(table.excluded),
         notes=notes,
+        places=np.array(table.numbers) - 1,
+        total=len(table) + len(table.excluded),
     )
     return _without_missing_split(rows)
 
@@ -97,7 +99,7 @@ def _check(columns: Columns, known: list[str]) -> None:
     asked = {each.name: getattr(columns, each.name) for each in fields(columns) if getattr(columns, each.name)}
     for option, name in asked.items():
         if name not in known:
-            raise Misuse(f"no column '{name}' (--{option}); known: {_listed(known)}")
+            raise Problem(f"no column '{name}' (--{option}); known: {_listed(known)}")
     for one, other in itertools.combinations(asked, 2):
         if asked[one] == asked[other]:
             raise Misuse(f"'{asked[one]}' is named twice, as --{one} and as --{other}; each column has one role")
@@ -111,17 +113,42 @@ def _input(table: Table, columns: Columns, notes: list[str]) -> tuple[str | None
         return columns.image, columns.text
     used = {columns.label, columns.group, columns.split, columns.unit}
     free = [name for name in table.columns if name not in used]
-    pictures = [*table.embedded, *(name for name in free if _names_pictures(table, name))]
+    pictures = _of_pictures(table, free)
     image = _chosen(pictures, IMAGE, "image", notes)
-    texts = [name for name in free if name not in pictures and _reads_like_text(table.columns[name])]
+    texts = [name for name in _of_texts(table, free) if name not in pictures]
     if image:
         notes += [f"there are texts too: examine those with --text {texts[0]}"] if texts else []
         return image, None
-    named = [name for name in free if name.lower() in itertools.chain(*TEXT)]
-    text = _chosen(texts or named[:1], TEXT, "text", notes)
+    text = _chosen(texts, TEXT, "text", notes)
     if text is None:
-        raise Misuse(f"no column of pictures or texts found; name one with --image or --text: {_listed(table.columns)}")
+        raise Problem(
+            f"no column of pictures or texts found; name one with --image or --text: {_listed(table.columns)}"
+        )
     return None, text
+
+
+def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
+    """The cells of the column with inputs of a kind: the one that is asked for, else the one an audit would take."""
+    if asked and asked not in table.columns:
+        raise Problem(f"no column '{asked}' (--{kind}); known: {_listed(table.columns)}")
+    free = list(table.columns)
+    found = _of_pictures(table, free) if kind == "image" else _of_texts(table, free)
+    name = asked or _chosen(found, IMAGE if kind == "image" else TEXT, kind, [])
+    if name is None:
+        raise Problem(f"no column of {kind}s found; name one with --{kind}: {_listed(table.columns)}")
+    if name in table.embedded:
+        raise Problem(f"the pictures in '{name}' lie inside the table; save them as files first")
+    return table.columns[name]
+
+
+def _of_pictures(table: Table, names: list[str]) -> list[str]:
+    return [*table.embedded, *(name for name in names if _names_pictures(table, name))]
+
+
+def _of_texts(table: Table, names: list[str]) -> list[str]:
+    """The columns that read like texts, else the first that is named so."""
+    texts = [name for name in names if _reads_like_text(table.columns[name])]
+    return texts or [name for name in names if name.lower() in itertools.chain(*TEXT)][:1]
 
 
 def _label(table: Table, taken: set[str | None], notes: list[str]) -> str:
@@ -131,7 +158,7 @@ def _label(table: Table, taken: set[str | None], notes: list[str]) -> str:
     few = [name for name in free if 2 <= distinct(table.columns[name]) <= most and name.lower() not in (*ID, *UNIT)]
     found = _chosen(by_name or few, LABEL, "label", notes)
     if found is None:
-        raise Misuse(f"no column of labels found; name one with --label: {_listed(free)}")
+        raise Problem(f"no column of labels found; name one with --label: {_listed(free)}")
     return found
 
 
@@ -151,7 +178,7 @@ def _chosen(candidates: list[str], tiers: Sequence[Sequence[str]], option: str, 
     ranks = [next((rank for rank, tier in enumerate(tiers) if name.lower() in tier), len(tiers)) for name in candidates]
     best = [name for name, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]
     if len(best) > 1:
-        raise Misuse(f"several columns could be the {option}; name one with --{option}: {_listed(best)}")
+        raise Problem(f"several columns could be the {option}; name one with --{option}: {_listed(best)}")
     if best:
         notes.append(f"column '{best[0]}' was taken as the {option}; name another with --{option}")
     return best[0] if best else None
@@ -211,7 +238,7 @@ def _splits(values: Sequence[str], name: str) -> list[str]:
     missing = {word.lower() for word in MISSING}
     unknown = sorted(set(words) - set(SPLIT_OF) - missing)
     if unknown:
-        raise Misuse(f"'{name}' (--split) has values that are no split: {_listed(unknown)}; known: train, valid, test")
+        raise Problem(f"'{name}' (--split) has values that are no split: {_listed(unknown)}; known: train, valid, test")
     return [SPLIT_OF.get(word, "") for word in words]
 
 

@@ -112,8 +112,8 @@ def divided(
     parts = ["train", *shares]
     dealt = deal(y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
     split[train] = np.array(parts, "<U5")[dealt]
-    made = " and ".join(f"{name} ({np.sum(split == name):,} rows)" for name in shares)
-    return split, [f"no split of that name was given: {made} taken from train at random, classes in proportion"]
+    made = " and ".join(f"{np.sum(split == name):,} rows for {name}" for name in shares)
+    return split, [f"no such split was given: {made} were taken from train at random, classes in proportion"]
 
 
 def picture_columns(seen: Survey) -> dict[str, list[str]]:

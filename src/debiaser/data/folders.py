@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from debiaser.data.labels import shown
 from debiaser.data.pictures import Files
 from debiaser.data.rows import SPLIT_OF, Excluded, Rows, first, told
 from debiaser.errors import Problem
@@ -37,6 +40,8 @@ def read_folder(root: Path) -> Rows:
                     splits.append(split)
     if not paths:
         raise _nothing(root, loose)
+    if len(set(labels)) == 1:
+        raise _one_class(Path(paths[0]), Path(parts[0][1]))
     if loose:
         notes.append(f"{len(loose):,} pictures lie outside any class folder and were passed over: {first(loose)}")
     if passed:
@@ -53,6 +58,8 @@ def read_folder(root: Path) -> Rows:
         columns={"extension": [Path(path).suffix.lower() for path in paths]},
         excluded=odd,
         notes=notes,
+        places=np.arange(len(paths)),
+        total=len(paths),
     )
 
 
@@ -80,6 +87,14 @@ def _nothing(root: Path, loose: list[str]) -> Problem:
         what = f"{len(loose):,} pictures lie directly in {root}, in no class folder"
         return Problem(f"{what}; put each into a folder that is named by its class{hint}")
     return Problem(f"no pictures in {root}; expected a folder for each class with pictures in it{hint}")
+
+
+def _one_class(picture: Path, top: Path) -> Problem:
+    """What to do where all pictures lie in one folder: it may be the one that holds the class folders."""
+    only = top / picture.relative_to(top).parts[0]
+    deeper = [told(folder.name) for folder in _folders(only)]
+    hint = f"; if {first(deeper)} are the classes, name the folder {told(str(only))}" if len(deeper) > 1 else ""
+    return Problem(f"only one class, '{shown(told(only.name))}': a folder for each class is needed{hint}")
 
 
 def _folders(root: Path) -> list[Path]:

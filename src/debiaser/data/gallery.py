@@ -1,10 +1,12 @@
 """Pictures of a benchmark that lie in a folder or an archive: decoded in whole batches by threads when asked for."""
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,8 @@ from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem
 from debiaser.randomness import numpy_stream
 
-SMALL = 64  # pixels: decoded pictures up to this side are kept on disk, larger ones would take more room than time
+# Decoded pictures are kept on disk up to this side in pixels, or where those of the whole set take up to so many bytes.
+SMALL, ROOM = 64, 1 << 29
 LARGEST = 2048  # pixels of a side that may be asked for
 THREADS = min(os.cpu_count() or 1, 8)
 
@@ -30,7 +33,8 @@ def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """The whole picture in this height and width, whatever its shape."""
     if pixels.shape[:2] == size:
         return pixels
-    return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR))
+    resized = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.array(resized)  # a copy: torch warns of arrays that cannot be written
 
 
 def crop_square(pixels: Pixels, size: tuple[int, int]) -> Pixels:
@@ -38,6 +42,11 @@ def crop_square(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     side = min(pixels.shape[:2])
     top, left = (round((length - side) / 2) for length in pixels.shape[:2])
     return squash(pixels[top : top + side, left : left + side], size)
+
+
+def channels_first(values: npt.NDArray[Any]) -> Tensor:
+    """(b, 3, h, w) of (b, h, w, 3)."""
+    return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
 
 
 SHAPES = {"squash": squash, "crop": crop_square}
@@ -53,40 +62,62 @@ class Gallery:
     shape: str = "squash"
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self.pixels(rows).float().div_(255)
+        if self._fits:
+            return channels_first(self._kept.read(self._places[rows.numpy()])).float().div_(255)
+        out = torch.empty(len(rows), 3, *self.size)
+
+        def fill(place: int, pixels: Pixels) -> None:  # by the threads that decode: it takes half as long as that
+            channels = np.ascontiguousarray(pixels.transpose(2, 0, 1))  # moved as bytes: a third of the time of floats
+            out[place].copy_(torch.from_numpy(channels)).div_(255)
+
+        self._decode_each(self._named(rows.numpy()), fill)
+        return out
 
     def resized(self, side: int) -> "Gallery":
         """The same pictures as squares of this many pixels."""
         return replace(self, size=(side, side))
 
     def pixels(self, rows: Tensor) -> Tensor:
-        """(b, 3, h, w) uint8."""
-        numbers = rows.numpy()
-        values = self._kept.read(numbers) if max(self.size) <= SMALL else self._decode(numbers)
-        return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
+        """(b, 3, h, w) uint8, decoded anew: for those who keep what they make of them."""
+        return channels_first(self._decode(self._named(rows.numpy())))
 
     @cached_property
     def identity(self) -> str:
         """What changes whenever the pictures, their order or their shape do."""
         return " ".join([self.bundle.identity, self.shape, str(self.size), *self.names])
 
+    def _named(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        return [self.names[row] for row in rows]
+
+    @property
+    def _fits(self) -> bool:
+        return max(self.size) <= SMALL or len(self.bundle.entries) * math.prod(self.size) * 3 <= ROOM
+
     @cached_property
     def _kept(self) -> Kept:
-        return Kept(self.identity, len(self.names), (*self.size, 3), np.uint8, self._decode)
+        """The decoded pictures of the whole set, by number: whatever seed or split asks for one, it is kept once."""
+        every, key = sorted(self.bundle.entries), " ".join([self.bundle.identity, self.shape, str(self.size)])
+        return Kept(key, len(every), (*self.size, 3), np.uint8, lambda rows: self._decode([every[row] for row in rows]))
 
-    def _decode(self, rows: npt.NDArray[np.int64]) -> Pixels:
-        out = np.empty((len(rows), *self.size, 3), np.uint8)
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int64]:
+        """(n,) the numbers of our pictures in the whole set."""
+        number = {name: place for place, name in enumerate(sorted(self.bundle.entries))}
+        return np.array([number[name] for name in self.names], np.int64)
 
-        def fill(place: int) -> None:
-            out[place] = self._picture(self.names[rows[place]])
-
-        if len(rows) > 1 and THREADS > 1:
-            with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(fill, range(len(rows))))
-        else:
-            for place in range(len(rows)):
-                fill(place)
+    def _decode(self, names: Sequence[str]) -> Pixels:
+        out = np.empty((len(names), *self.size, 3), np.uint8)
+        self._decode_each(names, out.__setitem__)
         return out
+
+    def _decode_each(self, names: Sequence[str], fill: Callable[[int, Pixels], None]) -> None:
+        """Hands each picture and its place to `fill`, from several threads at once."""
+
+        def one(place: int) -> None:
+            fill(place, self._picture(names[place]))
+
+        with ThreadPoolExecutor(min(THREADS, max(len(names), 1))) as pool:
+            list(pool.map(one, range(len(names))))
 
     def _picture(self, name: str) -> Pixels:
         try:

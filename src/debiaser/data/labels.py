@@ -11,6 +11,7 @@ from debiaser.errors import Problem
 MISSING = frozenset({"", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaT"})
 UNCERTAIN = "-1"
 SHOWN = 40  # characters of a value in a message
+MOST = 1000  # classes in a column; folders of classes, which somebody made one by one, may be more
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,8 @@ def distinct(values: Sequence[str]) -> int:
 
 
 def too_many(n: int) -> int:
-    """More distinct values than this are no label."""
-    return max(50, n // 5)
+    """More distinct values than this are no label, however many rows there are."""
+    return min(max(50, n // 5), MOST)
 
 
 def _unified(words: list[str]) -> list[str]:

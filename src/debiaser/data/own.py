@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Path], Table]] = {
     **dict.fromkeys((".csv", ".tsv", ".tab", ".txt"), read_csv),
     **dict.fromkeys((".parquet", ".pq"), read_parquet),
 }
-LETTERBOX = 1  # version of how a picture becomes pixels: part of the identity
+LETTERBOX = 2  # version of how a picture becomes pixels: part of the identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +76,8 @@ class OwnData:
     duplicates: list[Duplicates] = field(repr=False)
     notes: list[str]
     identity: str
+    places: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # of the rows in the source
+    total: int = 0  # rows of the source, those that were left out among them
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,6 +127,8 @@ def read_own(
         duplicates=copies,
         notes=rows.notes,
         identity=_digest(inputs.identity, *rows.ids, "", *(labels.classes[label] for label in labels.y)),
+        places=rows.places,
+        total=rows.total,
     )
 
 
@@ -133,7 +137,7 @@ def _inputs(rows: Rows, seen: Survey | None) -> Pictures | Texts:
         texts = rows.texts or []
         return Texts(texts, _digest("text", *texts))
     contents = _digest(f"letterbox {LETTERBOX}", seen.content.tobytes().hex())
-    return Pictures(rows.ids, rows.pictures, seen.sides, contents)
+    return Pictures(rows.ids, rows.pictures, seen.sides, contents, seen.content)
 
 
 def _digest(*words: str) -> str:
@@ -146,6 +150,8 @@ def _digest(*words: str) -> str:
 
 def _found(source: str | Path, columns: Columns) -> Rows:
     """The rows of a source of whatever kind."""
+    if not str(source):  # as a path it would be the folder one stands in
+        raise Misuse("the source is empty; name a folder of pictures, a table or a dataset")
     path = Path(source)
     try:
         exists, is_folder = path.exists(), path.is_dir()

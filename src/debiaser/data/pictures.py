@@ -89,7 +89,7 @@ class Embedded:
         return len(self.rows)
 
     def stamp(self, row: int) -> str:
-        return hashlib.blake2b(self.read(row), digest_size=16).hexdigest()
+        return content_digest(self.read(row)).hex()
 
     def read(self, row: int) -> bytes:
         try:
@@ -106,12 +106,16 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why."""
+    """Pictures by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
+
+    Where `digests` (n, 16) of the contents are known, a picture that is another one by now counts as failed too.
+    """
 
     ids: Sequence[str] = field(repr=False)
     contents: Contents = field(repr=False)
     sides: npt.NDArray[np.int32] = field(repr=False)
     identity: str = ""
+    digests: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
     failed: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -162,10 +166,21 @@ class Pictures:
         size = out.shape[1]
         for row, place in zip(rows, out, strict=True):
             try:
-                letterbox(decode(self.contents.read(row), size).pixels, size, place)
+                letterbox(decode(self._unchanged(row), size).pixels, size, place)
             except DecodeError as error:
                 self.failed[self.ids[row]] = str(error)
                 place[:] = GREY
+
+    def _unchanged(self, row: int) -> bytes:
+        content = self.contents.read(row)
+        if self.digests is not None and content_digest(content) != self.digests[row].tobytes():
+            raise DecodeError("changed while it was read")
+        return content
+
+
+def content_digest(content: bytes) -> bytes:
+    """16 bytes that name a content."""
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _empty(count: int, size: int) -> tuple[Pixels, Tensor]:

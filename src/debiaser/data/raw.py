@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from debiaser.data.catalogue import SETS, Found, Part, RawSet
+from debiaser.data.catalogue import SETS, Found, Part, RawSet, lacking
 from debiaser.data.download import Progress, SourceError, obtain
 from debiaser.data.formats import Bytes, FormatError
 from debiaser.errors import Problem, known
@@ -94,7 +94,7 @@ def status(name: str, root: Path | None = None) -> Status:
     except Problem as problem:
         return Status(name, raw.title, raw.licence, problem=str(problem))
     if here is None:
-        return Status(name, raw.title, raw.licence)
+        return Status(name, raw.title, raw.licence, problem=_incomplete(raw, root))
     form, found, arrays = here
     labels = {"train": arrays.y_train, "test": arrays.y_test}
     counts = {split: np.bincount(values).tolist() for split, values in labels.items()}
@@ -110,16 +110,34 @@ def _known(name: str) -> RawSet:
 def _find(raw: RawSet, root: Path | None) -> tuple[RawSet, Found, Arrays] | None:
     """The set, or else what stands in for it, from the first place that has it."""
     for form in (raw, *raw.stands_in):
-        here = _search(form, roots(root))
+        here = _search(form, roots(root), raw.name)
         if here is not None:
             return form, *here
     return None
 
 
-def _search(raw: RawSet, folders: Sequence[Path]) -> tuple[Found, Arrays] | None:
-    """The first complete copy below the folders, checked; a `Problem` if its content is wrong."""
+def _folders(raw: RawSet, root: Path) -> tuple[Path, ...]:
+    """Where below a root the set may lie: as we name it, as torchvision does, or loose."""
+    return root / raw.name, *((root / raw.also,) if raw.also else ()), root
+
+
+def _incomplete(raw: RawSet, root: Path | None) -> str | None:
+    """What lacks of a set that is there in part, in a folder of its own; None where nothing of it is there."""
+    for each in roots(root):
+        for folder in _folders(raw, each)[:-1]:
+            if missing := lacking(raw.parts, folder):
+                cure = f"put it there, or get the whole with `debiaser data get {raw.name}`"
+                return f"{folder} lacks {', '.join(missing)}; {cure}"
+    return None
+
+
+def _search(raw: RawSet, folders: Sequence[Path], name: str) -> tuple[Found, Arrays] | None:
+    """The first complete copy below the folders, checked; a `Problem` if its content is wrong.
+
+    `name` is what a person would fetch.
+    """
     for root in folders:
-        for folder in (root / raw.name, root):
+        for folder in _folders(raw, root):
             try:
                 found = next(filter(None, (layout(raw.name, raw.parts, folder) for layout in raw.layouts)), None)
                 if found is None:
@@ -132,7 +150,7 @@ def _search(raw: RawSet, folders: Sequence[Path]) -> tuple[Found, Arrays] | None
                 if folder == root and isinstance(error, ForeignError) and error.path.suffix != ".npz":
                     continue
                 told = f"{error.path} {error.reason}"
-                raise Problem(f"{told}; delete it, and the next attempt fetches {raw.name} again") from error
+                raise Problem(f"{told}; delete it, and the next attempt fetches {name} again") from error
     return None
 
 
@@ -161,7 +179,7 @@ def _fetch(raw: RawSet, root: Path | None, progress: Progress | None) -> tuple[F
     said = f"waiting for another process that fetches {raw.name}"
     waiting = (lambda: progress(said, 0, None)) if progress else None
     with locked(folder / f".{raw.name}.lock", waiting, raw.patience.whole):
-        here = _search(raw, (folder,))  # another process may have been quicker
+        here = _search(raw, (folder,), raw.name)  # another process may have been quicker
         if here is not None:
             return here
         staging = folder / f".{raw.name}.fetch"

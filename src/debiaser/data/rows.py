@@ -45,6 +45,8 @@ class Rows:
     columns: dict[str, list[str]] = field(default_factory=dict)
     excluded: list[Excluded] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    places: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the rows in the source
+    total: int = 0  # rows of the source
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,6 +64,7 @@ class Rows:
             unit=None if self.unit is None else pick(self.unit, chosen),
             group=None if self.group is None else pick(self.group, chosen),
             columns={name: pick(values, chosen) for name, values in self.columns.items()},
+            places=self.places[chosen],
         )
 
     def without(self, reasons: dict[int, tuple[str, str]]) -> "Rows":

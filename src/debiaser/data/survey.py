@@ -20,7 +20,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from debiaser.data.decoding import ORIENTATION, DecodeError, Pixels, decode, open_header
-from debiaser.data.pictures import Contents
+from debiaser.data.pictures import Contents, content_digest
 from debiaser.data.raw import cache
 from debiaser.errors import Problem
 from debiaser.files import write_arrays
@@ -32,7 +32,7 @@ FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat p
 SIDE = 256  # pictures beyond twice this are decoded reduced, which moves their digests a little
 CHUNK = 1024
 SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
-VERSION = 1  # of what is kept: raise it when the look changes
+VERSION = 2  # of what is kept: raise it when the look changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def survey(contents: Contents, name: str, folder: Path | None = None, progress: 
 
 def look(content: bytes, found: Survey, row: int) -> None:
     """Fills in what there is to see of one picture."""
-    found.content[row] = np.frombuffer(hashlib.blake2b(content, digest_size=16).digest(), np.uint8)
+    found.content[row] = np.frombuffer(content_digest(content), np.uint8)
     header = open_header(content)
     exif = _exif(header)
     found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size

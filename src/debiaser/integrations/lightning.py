@@ -33,6 +33,12 @@ class PhasedSampler(Sampler[int]):
         self.rank, self.size = 0, 1
         self.scores: Tensor | None = None
 
+    def share(self, rank: int, size: int) -> None:
+        """Be the sampler of this process among so many."""
+        if self.rows < size:
+            raise Misuse(f"{self.rows} rows leave some of {size} processes with none; start fewer")
+        self.rank, self.size = rank, size
+
     def __len__(self) -> int:
         return self.rows // self.size
 
@@ -97,7 +103,7 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
             raise Misuse(
                 f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
             )
-        self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
+        self.sampler.share(trainer.global_rank, trainer.world_size)
         if self.scores is None:
             if not isinstance(getattr(pl_module, self.loss, None), nn.Module):
                 raise Misuse(

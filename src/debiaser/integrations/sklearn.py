@@ -98,6 +98,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The network to start from."""
         if isinstance(self.module, nn.Module):
             return clone(self.module)
+        if self.module is not None and not callable(self.module):
+            raise Misuse(f"module cannot be {self.module!r}; give a network, or a function that makes one")
         features, outputs = math.prod(values.shape[1:]), max(2, len(self.classes_))  # one class: the second is unused
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

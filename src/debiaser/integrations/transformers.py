@@ -21,7 +21,7 @@ try:
     importlib.import_module("accelerate")
     library = importlib.import_module("transformers")
 except ImportError as error:
-    raise absent("transformers with accelerate", "models,distributed") from error
+    raise absent("transformers with accelerate", "trainer") from error
 Trainer: Any = library.Trainer
 TrainerCallback: Any = library.TrainerCallback
 get_last_checkpoint: Any = importlib.import_module("transformers.trainer_utils").get_last_checkpoint

@@ -70,6 +70,8 @@ def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
                 "pass the dataset itself, or a DataLoader without shuffle, sampler and drop_last"
             )
         return data
+    if isinstance(data, tuple) and all(isinstance(each, Tensor) for each in data):
+        raise Misuse("a tuple of tensors is no dataset of rows; give torch.utils.data.TensorDataset(x, y)")
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return DataLoader(data, batch_size=batch_size)
     raise Misuse(f"expected a Dataset, a DataLoader or a Split, got {type(data).__name__}")
@@ -103,7 +105,10 @@ def tensors_only(x: Mapping[str, Any]) -> dict[str, Any]:
 
 def class_numbers(y: Any) -> Tensor:
     """(b,) labels as whole numbers."""
-    labels = torch.as_tensor(y)
+    try:
+        labels = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise Misuse(f"labels must be class numbers from 0 on, got {y!r:.80}; number the classes") from None
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
         raise Misuse(
             f"labels must be a vector of class numbers from 0 on, got {labels.dtype} of shape {tuple(labels.shape)}; "

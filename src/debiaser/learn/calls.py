@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 
 LABELS = ("labels", "label")  # where a dictionary keeps the class number
 
@@ -35,6 +35,8 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 def device_of(model: nn.Module) -> torch.device:
     """Where the network's parameters are."""
+    if not isinstance(model, nn.Module):
+        raise Misuse(f"the model is a {type(model).__name__}; give a network (torch.nn.Module)")
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 

@@ -1,9 +1,11 @@
 """Where a stage of training keeps its state after every epoch: in a file that is whole or absent, or in memory."""
 
+import copy
+import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from debiaser.errors import Problem
 from debiaser.files import locked, write_bytes
 
 log = logging.getLogger("debiaser")
@@ -25,14 +28,38 @@ class State(NamedTuple):
     plain: dict[str, Any]
 
 
-def detached(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU that nobody else changes."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+def detached(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies on the CPU that nobody else changes, of tensors and of what a module's `get_extra_state` gave."""
+    return {
+        name: each.detach().cpu().contiguous().clone() if isinstance(each, Tensor) else copy.deepcopy(each)
+        for name, each in state.items()
+    }
+
+
+def add_state(digest: hashlib.blake2b, state: Mapping[str, Any]) -> None:
+    """Take the names and values of a module's state into a digest."""
+    for name, each in state.items():
+        digest.update(name.encode())
+        if isinstance(each, Tensor):
+            digest.update(each.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            digest.update(repr(each).encode())
+
+
+def saved(state: Mapping[str, Any], **plain: Any) -> bytes:
+    """The content of a safetensors file, with plain values as JSON in its header."""
+    other = [name for name, each in state.items() if not isinstance(each, Tensor)]
+    if other:
+        raise Problem(
+            f"the network keeps something that is no tensor under '{other[0]}' (its get_extra_state), and files hold "
+            "tensors only; make it a tensor, or leave it out of the state"
+        )
+    return save(detached(state), {"plain": json.dumps(plain)})
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], **plain: Any) -> None:
     """A safetensors file, atomically, with plain values as JSON in its header."""
-    write_bytes(path, save(detached(tensors), {"plain": json.dumps(plain)}))
+    write_bytes(path, saved(tensors, **plain))
 
 
 def read_tensors(path: Path) -> State:

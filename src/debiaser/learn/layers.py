@@ -28,14 +28,12 @@ def positions_of_convolution(layer: Any, entering: Tensor, gradient: Tensor, row
     if any(layer._reversed_padding_repeated_twice):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)
-    kernel, dilation, stride = layer.kernel_size, layer.dilation, layer.stride
-    if isinstance(layer, nn.Conv1d):  # a picture of one line
-        entering, kernel, dilation, stride = entering[:, :, None], (1, *kernel), (1, *dilation), (1, *stride)
-    if set(kernel) == {1}:
-        patches = entering[:, :, :: stride[0], :: stride[1]].flatten(2)
-    else:
-        patches = F.unfold(entering, kernel, dilation, 0, stride)
-    split = (rows, layer.groups, -1, patches.shape[-1])
+    shape, strides = entering.shape[:2], entering.stride()
+    steps = [dilation * each for dilation, each in zip(layer.dilation, strides[2:], strict=True)]
+    jumps = [stride * each for stride, each in zip(layer.stride, strides[2:], strict=True)]
+    # A view, which the reshape below copies in one go, which F.unfold does not.
+    patches = entering.as_strided((*shape, *layer.kernel_size, *gradient.shape[2:]), (*strides[:2], *steps, *jumps))
+    split = (rows, layer.groups, -1, gradient.shape[2:].numel())
     return patches.reshape(split), gradient.reshape(split)
 
 
@@ -43,6 +41,7 @@ POSITIONS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, int], tuple[Tens
     nn.Linear: positions_of_linear,
     nn.Conv1d: positions_of_convolution,
     nn.Conv2d: positions_of_convolution,
+    nn.Conv3d: positions_of_convolution,
 }
 
 
@@ -82,7 +81,7 @@ def is_known(layer: nn.Module) -> bool:
         return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return layer.running_mean is not None  # else eval mode still mixes the samples of a batch
-    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d)
+    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
 
 
 def by_position(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor] | None:
@@ -104,13 +103,13 @@ def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -
     return per_channel(layer, entering, gradient)
 
 
-def gradient_norms_of(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float) -> Gradients:
-    """(b,) the norm of the gradient of every parameter of the layer, the cheapest way."""
+def entries_of(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float) -> Gradients:
+    """(b, m) for every parameter of the layer entries whose p-norm is that of its gradient, the cheapest way."""
     found = by_position(layer, entering, gradient, rows)
     if found:
         a, g = found
-        return {"weight": weight_norm(a, g, p), "bias": norm(g.sum(3).flatten(1), p)}
-    return {name: norm(each.flatten(1), p) for name, each in gradients(layer, entering, gradient, rows).items()}
+        return {"weight": weight_norm(a, g, p)[:, None], "bias": g.sum(3).flatten(1)}
+    return {name: each.flatten(1) for name, each in gradients(layer, entering, gradient, rows).items()}
 
 
 def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:

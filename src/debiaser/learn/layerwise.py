@@ -14,7 +14,7 @@ from debiaser.data.split import Batch
 from debiaser.errors import Problem
 from debiaser.learn.batches import part_of
 from debiaser.learn.calls import at_least_single, call, check_labels
-from debiaser.learn.layers import gradient_norms_of, gradients, is_known
+from debiaser.learn.layers import entries_of, gradients, is_known
 from debiaser.learn.norms import norm
 from debiaser.learn.outputs import Outputs
 
@@ -129,7 +129,7 @@ def by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor
     recorded, rows = record(model, chosen, batch), len(batch)
     recorder = recorded.recorder
     times = Counter(name for each in recorder.runs for name in recorder.names[each.layer].values())
-    norms = [norm(at_least_single(part).flatten(1), p) for part in recorded.shared if part is not None]
+    entries = [at_least_single(part).flatten(1) for part in recorded.shared if part is not None]
     sums: dict[str, Tensor] = {}
     for each, part in zip(recorder.runs, recorded.leaving, strict=True):
         if part is None:
@@ -137,16 +137,16 @@ def by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor
         names = recorder.names[each.layer]
         entering, part = at_least_single(each.entering), at_least_single(part)
         if all(times[name] == 1 for name in names.values()):
-            found = gradient_norms_of(each.layer, entering, part, rows, p)
-            norms += [found[own] for own in names]
+            found = entries_of(each.layer, entering, part, rows, p)
+            entries += [found[own] for own in names]
             continue
         if isinstance(each.layer, nn.Embedding):
             raise Uncovered(f"the embedding '{names['weight']}' is used more than once")
         for own, value in gradients(each.layer, entering, part, rows).items():
             if own in names:
                 sums[names[own]] = sums[names[own]] + value if names[own] in sums else value
-    norms += [norm(each.flatten(1), p) for each in sums.values()]
-    return norm(torch.stack(norms, 1), p) if norms else torch.zeros(rows)
+    entries += [norm(each.flatten(1), p)[:, None] for each in sums.values()]
+    return norm(torch.cat(entries, 1), p) if entries else torch.zeros(rows)  # one norm of all: few steps, little time
 
 
 def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> int:

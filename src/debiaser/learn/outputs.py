@@ -36,12 +36,14 @@ class Outputs:
 def modes_kept(model: nn.Module) -> Iterator[None]:
     """The model in eval mode; afterwards every module is in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    if any(mode for _, mode in modes):  # setting a mode takes as long as a small layer
+        model.eval()
     try:
         yield
     finally:
         for module, mode in modes:
-            module.training = mode
+            if module.training != mode:
+                module.training = mode
 
 
 @contextmanager

@@ -1,23 +1,25 @@
 """Several processes that work as one (torch.distributed): who we are, and the few things they tell each other."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.checkpoint import State, detached
+from debiaser.learn.checkpoint import State, saved
 from debiaser.learn.lines import Lines, connected_lines
 
+log = logging.getLogger("debiaser")
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
 
@@ -71,14 +73,16 @@ class Processes:
         plain = self.from_main(lambda: state and state.plain)
         if plain is None:
             return None
-        tensors = self.tell_bytes(save(detached(state.tensors)) if state else b"")
+        tensors = self.tell_bytes(saved(state.tensors) if state else b"")
         return state or State(load(tensors), plain)
+
+    def all_say(self, fine: bool) -> bool:
+        """Whether it is true in every process."""
+        return bool(self.gather(torch.tensor([fine])).all())
 
     def agree(self, what: str, text: str) -> None:
         """Refuse to go on where the processes do not all have this text."""
-        theirs = self.from_main(lambda: text)
-        agreed = torch.tensor([float(theirs == text)])
-        if not bool(self.gather(agreed).all()):
+        if not self.all_say(self.from_main(lambda: text) == text):
             raise Problem(
                 f"the processes do not agree on {what}: start all of them with the same command, data and versions"
             )
@@ -113,9 +117,7 @@ class Processes:
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         with connected():
             if self.lines and flat.device.type == "cpu":
-                flat = torch.stack(self.exchange(flat)).sum(
-                    0
-                )  # in one order, so that all have the same to the last bit
+                flat = torch.stack(self.exchange(flat)).sum(0)  # in one order: the same to the last bit for all
             else:
                 dist.all_reduce(flat)
         flat /= self.size
@@ -171,9 +173,9 @@ def connected() -> Iterator[None]:
     """Turns a broken connection into the clear line."""
     try:
         yield
-    except (RuntimeError, ConnectionError) as error:
+    except (RuntimeError, ConnectionError, TimeoutError) as error:
         raise Lost(
-            f"another process of this job ended or cannot be reached ({str(error).splitlines()[0][:80]}); "
+            f"another process of this job ended or cannot be reached ({(str(error).splitlines() or ['?'])[0][:80]}); "
             "what was done is kept: start the same command again, and it goes on from there"
         ) from error
 
@@ -196,6 +198,11 @@ def joined(device: str) -> Iterator[Processes]:
     """The processes that the launcher started, connected; alone where it started one."""
     asked = launched()
     if asked.size == 1:
+        if "ACCELERATE_USE_CPU" in os.environ:  # what its --num_processes said is not in the environment
+            log.warning(
+                "accelerate launch started one process, as it always does without several GPUs; for N processes: "
+                "torchrun --standalone --nproc-per-node N -m debiaser ..."
+            )
         yield ALONE
         return
     if device == "mps":
@@ -220,7 +227,9 @@ def joined(device: str) -> Iterator[Processes]:
             dist.all_reduce(found)
         if not int(found) == dist.get_world_size() == asked.size:
             raise Problem(f"{asked.size} processes were asked for, but {int(found)} are here; start them with torchrun")
-        with connected_lines(asked.rank, asked.size, asked.tell_bytes) as lines:
+        with ExitStack() as stack:
+            with connected():
+                lines = stack.enter_context(connected_lines(asked.rank, asked.size, asked.tell_bytes, asked.all_say))
             yield replace(asked, lines=lines)
             with connected():
                 dist.barrier()  # all leave together: one that is still talking would lose the other

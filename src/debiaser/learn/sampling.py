@@ -131,6 +131,10 @@ class ScoreSampler(Sampler[int]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass the rest of the one that was under way."""
+        if lacking := {"epoch", "position", "world_size", "draws"} - set(state):
+            raise Misuse(
+                f"this is no state of a ScoreSampler: it lacks {', '.join(sorted(lacking))}; give state_dict()"
+            )
         if state["draws"] != self._fingerprint():
             raise Misuse("the saved state is of other scores, another seed or length; make the sampler as it was")
         if state["position"] and state["world_size"] != self.world_size:
@@ -138,6 +142,8 @@ class ScoreSampler(Sampler[int]):
                 f"the pass was begun by {state['world_size']} processes and cannot go on with {self.world_size}; "
                 "start as many, or begin the epoch anew with set_epoch"
             )
+        if not 0 <= state["position"] < len(self):
+            raise Misuse(f"position must lie between 0 and {len(self) - 1}, got {state['position']}; give state_dict()")
         self.epoch, self._skip = int(state["epoch"]), int(state["position"])
         self._pass, self._position = self.epoch, self._skip
 
@@ -180,6 +186,7 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         world_size = torch.distributed.get_world_size() if spread and rank is None else 1
     if rank is None:
         rank = torch.distributed.get_rank() if spread and world_size > 1 else 0
-    if not (world_size >= 1 and 0 <= rank < world_size):
+    whole = isinstance(rank, int | np.integer) and isinstance(world_size, int | np.integer)
+    if not (whole and world_size >= 1 and 0 <= rank < world_size):
         raise Misuse(f"rank must lie between 0 and world_size - 1, got rank {rank} of {world_size}")
     return rank, world_size

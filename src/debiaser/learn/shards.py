@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,13 @@ class Shards(IterableDataset[Item]):
     def __iter__(self) -> Iterator[Item]:
         number, read = 0, self.read or decoded
         for path in own_share(self.paths):
-            with opened(Path(path)) as archive:
-                for members in samples_in(archive):
+            with opened(path) as archive:
+                for name, members in samples_in(archive):
                     number += 1
                     if number > self.first:
-                        yield read({ending: content(archive, member) for ending, member in members.items()})
+                        with told(f"the sample '{name}' in {path}"):
+                            item = read({ending: content(archive, member) for ending, member in members.items()})
+                        yield item
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,21 @@ class ParquetRows(IterableDataset[Item]):
     def __iter__(self) -> Iterator[Item]:
         left, read = self.first, self.read or tensors
         for path in own_share(self.paths):
-            try:
+            with told(path):
                 file = arrow("pyarrow.parquet").ParquetFile(path)
-            except (OSError, ValueError) as error:
-                raise Problem(f"cannot read {path}: {error}; mend it or leave it out") from error
             if left >= file.metadata.num_rows:
                 left -= file.metadata.num_rows
                 continue
-            for part in file.iter_batches(1024, columns=self.columns):
+            parts = iter(file.iter_batches(1024, columns=self.columns))
+            while True:
+                with told(path):
+                    part = next(parts, None)
+                if part is None:
+                    break
                 for row in part.slice(min(left, part.num_rows)).to_pylist():
-                    yield read(row)
+                    with told(f"a row of {path}"):
+                        item = read(row)
+                    yield item
                 left = max(0, left - part.num_rows)
 
 
@@ -78,28 +86,51 @@ def own_share(paths: Sequence[Path | str]) -> Sequence[Path | str]:
     return paths[worker.id :: worker.num_workers] if worker else paths
 
 
-def opened(path: Path) -> tarfile.TarFile:
+def opened(path: Path | str) -> tarfile.TarFile:
     """The archive."""
-    try:
+    with told(f"the shard {path}"):
         return tarfile.open(path)
-    except (OSError, tarfile.TarError) as error:
-        raise Problem(f"cannot read the shard {path}: {error}; mend it or leave it out") from error
 
 
-def samples_in(archive: tarfile.TarFile) -> Iterator[dict[str, tarfile.TarInfo]]:
-    """The files of each sample by their endings; neighbours of one name up to the first dot are a sample."""
+@contextmanager
+def told(what: object) -> Iterator[None]:
+    """Turns what a damaged file leads to into the clear line."""
+    try:
+        yield
+    except (OSError, tarfile.TarError, ValueError, TypeError) as error:
+        if isinstance(error, Problem):
+            raise
+        raise Problem(f"cannot read {what}: {error}; mend it or leave it out") from error
+
+
+def samples_in(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+    """Each sample's name and its files by their endings; neighbours of one name up to the first dot are a sample."""
     name, members = "", dict[str, tarfile.TarInfo]()
-    for member in archive:
+    while True:
+        with told(f"the shard {archive.name!s}"):
+            member = archive.next()
+            if member is None:
+                check_end(archive)
+        if member is None:
+            break
         if not member.isfile():
             continue
         folder, _, file = member.name.rpartition("/")
         stem, _, ending = file.partition(".")
         if f"{folder}/{stem}" != name and members:
-            yield members
+            yield name, members
             members = {}
         name, members[ending.lower()] = f"{folder}/{stem}", member
     if members:
-        yield members
+        yield name, members
+
+
+def check_end(archive: tarfile.TarFile) -> None:
+    """Refuse an archive that does not end in zeros: cut short between two files, it looks like a smaller one."""
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("unexpected end of data")
 
 
 def content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

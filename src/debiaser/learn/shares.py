@@ -26,7 +26,10 @@ def probabilities(
     if isinstance(scores, Tensor):
         values: Shares = scores.detach().cpu().to(torch.float64, copy=True).numpy()
     else:
-        values = np.array(scores, dtype=np.float64)
+        try:
+            values = np.array(scores, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise Misuse(f"scores must be a vector with one number per row: {error}; give numbers") from None
     check_scores(values, rows)
     if not 0 < temperature < float("inf"):
         raise Misuse(f"temperature must be above 0 (1 for the scores themselves), got {temperature:g}")

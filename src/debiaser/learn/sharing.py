@@ -115,7 +115,8 @@ class Sharing:
         """After an epoch: networks get the mean of their buffers (BatchNorm's statistics), all else must be equal."""
         buffers = {id(each): each for network in self.heads for each in network.buffers() if each.is_floating_point()}
         self.processes.average(list(buffers.values()))
-        ours = torch.cat([each.detach().reshape(-1).float() for each in self.objective.state_dict().values()])
+        kept = [each for each in self.objective.state_dict().values() if isinstance(each, Tensor)]
+        ours = torch.cat([each.detach().reshape(-1).float() for each in kept])
         mean = ours.clone()
         self.processes.average([mean])
         apart = torch.tensor([float(not torch.allclose(ours, mean, rtol=DRIFT, atol=1e-6))])

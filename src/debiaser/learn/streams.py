@@ -24,6 +24,7 @@ from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.batches import as_loader, part_of, split_item
 from debiaser.learn.calls import bare, device_of, random_state_kept
+from debiaser.learn.checkpoint import add_state
 from debiaser.learn.scores import checked, norms_of
 from debiaser.learn.whole import choose
 
@@ -64,9 +65,7 @@ def score_stream(
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     """What decides the scores, in plain words: the network's weights and the kind of norm."""
     digest = hashlib.blake2b(digest_size=10)
-    for name, tensor in bare(model).state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    add_state(digest, bare(model).state_dict())
     usual = {name: each.default for name, each in inspect.signature(norms_of).parameters.items()}
     unusual = {name: value for name, value in options.items() if name != "chunk" and value != usual.get(name)}
     return {"model": digest.hexdigest(), "options": {name: in_words(model, unusual[name]) for name in unusual}}
@@ -81,15 +80,26 @@ def in_words(model: nn.Module, option: Any) -> str:
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
-    place = folder / "stream.json"
-    if not (place.exists() and part_path(folder, 0).exists()):  # nothing is lost where nothing was finished
-        files.write_json(place, notes)
+    if not part_path(folder, 0).exists():  # nothing is lost where nothing was finished
+        files.write_json(folder / "stream.json", notes)
         return notes
-    kept: dict[str, Any] = json.loads(place.read_text())
+    kept = notes_in(folder)
     if {**kept, "rows": 0} != {**notes, "rows": 0}:
         differing = ", ".join(sorted(name for name in notes if kept.get(name) != notes[name]))
         raise Problem(f"{folder} holds scores of another {differing}; choose another folder, or delete it")
     return kept
+
+
+def notes_in(folder: Path) -> dict[str, Any]:
+    """What the folder says of its scores; nothing where it says nothing."""
+    place = folder / "stream.json"
+    if not place.is_file():
+        return {}
+    try:
+        notes: dict[str, Any] = dict(json.loads(place.read_text()))
+    except ValueError as error:
+        raise Problem(f"{place} is damaged ({error}); delete {folder}, then run score_stream again") from error
+    return notes
 
 
 @dataclass(frozen=True)
@@ -207,8 +217,7 @@ def read_scores(*paths: Path | str) -> Tensor:
     """(n,) the scores in these folders, one after the other, in the order of their streams, as 32-bit floats."""
     counts = []
     for path in map(Path, paths):
-        place = path / "stream.json"
-        notes = json.loads(place.read_text()) if place.is_file() else {}
+        notes = notes_in(path)
         if "rows" not in notes:
             raise Problem(f"{path} holds no finished scores; run score_stream to its end (it goes on where it was)")
         counts.append(int(notes["rows"]))

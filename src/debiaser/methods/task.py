@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
 from debiaser.learn import engine
-from debiaser.learn.checkpoint import Checkpoint, Checkpoints
+from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.objectives import Objective
 from debiaser.learn.outputs import Outputs, collect, look, reduce
 from debiaser.learn.processes import ALONE, Processes
@@ -178,9 +178,7 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: st
     if plan.precision != "32":
         parts.append(plan.precision)
     digest.update(json.dumps(parts, sort_keys=True).encode())
-    for name, tensor in objective.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    add_state(digest, objective.state_dict())
     if owner:
         digest.update(owner.encode())
     elif plan.sampler is not None:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from debiaser.report import audit_words as words
 from debiaser.report.audit_files import Audit, read_audit
 from debiaser.report.audit_redact import check_redactions, without_paths
 from debiaser.report.audit_repair import repair
-from debiaser.report.audit_samples import page_data
+from debiaser.report.audit_samples import as_json, page_data
 from debiaser.report.tables import count
 
 HERE = Path(__file__).parent
@@ -54,7 +53,8 @@ def render(audit: Audit, redact: frozenset[str] = frozenset()) -> str:
         f"default-src 'none'; img-src data:; style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'"
         "; base-uri 'none'; form-action 'none'"
     )
-    data = page_data(audit) | {"redacted": "paths" in redact, "total": len(audit.scores)}
+    unreadable = audit.scores.text["kind"].count("unreadable")
+    data = page_data(audit) | {"redacted": "paths" in redact, "total": len(audit.scores), "unreadable": unreadable}
     text = _template().render(
         **_context(audit, data, redact),
         policy=policy,
@@ -67,11 +67,6 @@ def render(audit: Audit, redact: frozenset[str] = frozenset()) -> str:
 
 def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def as_json(data: Any) -> str:
-    """JSON that can stand inside a script element: without "<" nothing in it can end or begin an element."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _context(audit: Audit, data: dict[str, Any], redact: frozenset[str]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def without_paths(audit: Audit) -> Audit:
     ]
     findings["suspects"] = [_suspect(entry) for entry in findings.get("suspects") or []]
     if source and found.get("next"):
-        findings["next"]["snippet"] = scrub(str(found["next"].get("snippet", "")).replace(source, "SOURCE"))
+        snippet = str(found["next"].get("snippet", "")).replace(repr(source), "'SOURCE'")
+        findings["next"]["snippet"] = scrub(snippet.replace(source, "SOURCE"))
     return replace(audit, findings=findings, scores=_numbered(audit.scores))
 
 

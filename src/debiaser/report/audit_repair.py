@@ -1,5 +1,6 @@
 """What training against the shortcut brought, as rows of a table and sentences."""
 
+import re
 from typing import Any
 
 from debiaser.report.audit_figures import break_even
@@ -8,6 +9,7 @@ from debiaser.report.runs import number
 from debiaser.report.tables import count, spread
 
 Part = dict[str, Any]
+PLAIN = {"easy": "the easy model itself"}
 SIDES = (("before", "before"), ("controls", "control"), ("after", "after"))
 
 
@@ -17,7 +19,9 @@ def repair(findings: Part) -> Part | None:
     if not content:
         return None
     models = [
-        (name, role, numbers) for side, role in SIDES for name, numbers in _named(content.get(side) or {}, role).items()
+        (PLAIN.get(name, name), role, numbers)
+        for side, role in SIDES
+        for name, numbers in sorted(_named(content.get(side) or {}, role).items(), key=_in_order)
     ]
     return {
         "helped": bool(content.get("helped")),
@@ -35,6 +39,12 @@ def repair(findings: Part) -> Part | None:
         "selection": _selection(content.get("selection") or {}),
         "price": _price(content.get("price") or {}, findings),
     }
+
+
+def _in_order(model: tuple[str, Part]) -> tuple[bool, int, str]:
+    """Controls first, then PGD from its weakest to its strongest form."""
+    strength = re.search(r"\d+", model[0])
+    return model[0].startswith("PGD"), int(strength.group()) if strength else 0, model[0]
 
 
 KINDS = (("per_class", "Per class"), ("groups", "Per group"))
@@ -131,13 +141,15 @@ def _price(price: Part, findings: Part) -> Part | None:
     before, after = (_ends(price.get(side) or {}) for side in ("before", "after"))
     marks = []
     for name, share, scale in (("your data", "conflicting_share", 100.0), ("the field", "field", 1.0)):
-        known = findings.get(share) or {}
-        low, high = number(known.get("low")), number(known.get("high"))
+        here = findings.get(share) or {}
+        low, high = number(here.get("low")), number(here.get("high"))
         if low is not None and high is not None:
             marks.append((name, scale * low, scale * high))
     sentence = str(price.get("sentence") or "")
     value, low, high = (bound or 0.0 for bound in bounds)
-    return {"sentence": sentence, "svg": break_even(before, after, (value, low, high), marks, sentence)}
+    known = low > 0 or high < 100  # a band from end to end says nothing
+    drawn = break_even(before, after, (value, low, high), marks, sentence) if known else ""
+    return {"sentence": sentence, "svg": drawn}
 
 
 def _cost(cost: Part) -> list[tuple[str, str]]:

@@ -42,8 +42,9 @@ var review = (() => {
     if (last) { set(...last); history.pop(); }
   };
   const quoted = (text) => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
-  const asCsv = () => (data.redacted ? "row" : "id") + ",mark\n"
-    + [...marks].map(([place, mark]) => quoted(String(cell("id", place))) + "," + mark + "\n").join("");
+  const examined = data.total - data.unreadable;
+  const asCsv = () => (data.redacted ? "row,mark,rows\n" : "id,mark\n") + [...marks].map(([place, mark]) =>
+    quoted(String(cell("id", place))) + "," + mark + (data.redacted ? "," + examined : "") + "\n").join("");
   const save = () => {
     const address = URL.createObjectURL(new Blob([asCsv()], { type: "text/csv" }));
     make("a", { href: address, download: "confirmed.csv" }).click();

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,11 +58,17 @@ def page_data(audit: Audit) -> Part:
     }
 
 
+def as_json(data: Any) -> str:
+    """JSON that can stand inside a script element: without "<" nothing in it can end or begin an element."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
 def table_order(scores: Scores) -> tuple[list[int], int]:
     """The rows of the table from the highest rank down, and how many there are: fewer where ids are very long."""
     rank = np.nan_to_num(scores.numbers["rank"], nan=np.inf)
     order = np.argsort(rank, kind="stable")[:MOST_ROWS].tolist()
-    length = np.cumsum([len(scores.text["id"][row]) + len(scores.text["path"][row]) for row in order])
+    names = [scores.text["id"][row] + scores.text["path"][row] for row in order]
+    length = np.cumsum([len(as_json(name).encode("utf-8", "replace")) for name in names])  # as the page holds them
     listed = int(np.searchsorted(length, ID_ROOM, side="right"))
     return order[:listed], listed
 

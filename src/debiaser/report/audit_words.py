@@ -70,7 +70,8 @@ def tiles(findings: Part) -> list[Part]:
         if value is not None or between:
             method = str(estimate.get("method") or "") if isinstance(estimate, dict) else ""
             big = words(value) if value is not None else between.removeprefix("between ").replace(" and ", "–")
-            result.append({"value": big, "words": meaning, "method": method, "interval": between})
+            told = between if value is not None else ""  # where no point lies in it, the interval is the number
+            result.append({"value": big, "words": meaning, "method": method, "interval": told})
     return result
 
 
@@ -98,6 +99,7 @@ def views(findings: Part) -> list[Part]:
             "bar": figures.bar(follows, chance, whisker[0], whisker[1], null),
         }
         entry["after"] = _after(later.get(entry["name"]))
+        entry["followed"] = (low or 0.0) > 0  # swaps that the model did not follow need not be looked at
         result.append((follows - chance, entry))
     return [entry for _, entry in sorted(result, key=lambda pair: -pair[0])]
 

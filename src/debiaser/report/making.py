@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "threads": "threads",
     "cores": "cores",
     "world_size": "processes",
+    "processor": "processor",
     "platform": "platform",
 }
 
@@ -37,6 +38,7 @@ def command(result: Result) -> str:
         ("--recipe", result.get("recipe")),
         ("--epochs", _epochs(spec)),
         ("--net", spec.get("net")),
+        ("--weights", spec.get("weights")),
         ("--seed", result.get("seed")),
         ("--data-seed", spec.get("data_seed")),
     ):

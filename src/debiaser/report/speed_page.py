@@ -1,6 +1,6 @@
 """The page of `debiaser bench`: ratios with their spread, tables, and how cost grows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from debiaser.files import write_text
 from debiaser.report.figures import DASHES, FAINT, INK, SERIES, STYLE, as_svg, empty
+from debiaser.report.speed_tables import Found, facts, table, times
 
 HERE = Path(__file__).parent
-Found = Mapping[str, Any]
 
 
 def write_speed_page(found: Found, destination: Path) -> Path:
@@ -31,53 +31,6 @@ def write_speed_page(found: Found, destination: Path) -> Path:
     )
     write_text(destination, text)
     return destination
-
-
-def facts(environment: Mapping[str, Any]) -> str:
-    """The machine and the versions in one line."""
-    told = [f"{environment['cores']} cores", f"threads of torch: {environment['threads']}"]
-    told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
-    return ", ".join([*told, environment["platform"]])
-
-
-def table(claim: Found) -> dict[str, Any]:
-    """The lines of one claim, as text."""
-    limit, ratios, memory = claim["at_most"], claim["ratios"], claim["peak_mb"]
-    headings = ["ours over it" if limit else "over ours", "lowest to highest", "seconds"]
-    headings += ["largest difference"] if claim["differences"] else []
-    headings += ["peak memory, MB"] if memory else []
-    lines = []
-    for way, seconds in claim["seconds"].items():
-        spread = ratios.get(way)
-        cells = [times(spread["median"]) if spread else "–"]
-        cells += [f"{times(spread['low'])} to {times(spread['high'])}" if spread else "–", short(seconds)]
-        cells += [f"{claim['differences'][way]:.1e}" if way in claim["differences"] else "–"] * bool(
-            claim["differences"]
-        )
-        cells += [f"{memory[way]:,.0f}" if way in memory else "–"] if memory else []
-        lines.append({"way": way, "cells": cells})
-    rounds = max((spread["rounds"] for spread in ratios.values()), default=0)
-    caption = f"Median over {rounds} rounds, taken in turns"
-    return {"title": claim["title"], "headings": headings, "lines": lines, "caption": caption, "bound": bound(claim)}
-
-
-def bound(claim: Found) -> str:
-    """Whether the limit of a claim is kept, as a sentence; nothing where it has none."""
-    if not claim["at_most"]:
-        return ""
-    worst = max(spread["median"] for spread in claim["ratios"].values())
-    kept = "kept" if worst <= claim["at_most"] else "not kept"
-    return f"To be at most {claim['at_most']:g} times; measured {worst:.3f}: {kept}."
-
-
-def times(value: float) -> str:
-    """A ratio with as many digits as it deserves."""
-    return f"{value:,.0f}×" if value >= 100 else f"{value:.3g}×"
-
-
-def short(seconds: float) -> str:
-    """0.0123 s as `12.3 ms`."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def ratio_figure(claims: Sequence[Found]) -> Markup:

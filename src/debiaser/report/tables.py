@@ -23,7 +23,7 @@ HEADINGS = {
 def settings(result: Result) -> dict[str, Any]:
     """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names."""
     spec = result["spec"]
-    flat: dict[str, Any] = {"protocol": result["protocol"], "net": spec.get("net")}
+    flat: dict[str, Any] = {"protocol": result["protocol"], "net": spec.get("net"), "weights": spec.get("weights")}
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
         chosen = spec.get(name)
         if isinstance(chosen, dict):

@@ -1,7 +1,8 @@
 """The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed."""
 
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from debiaser.bench.speed import material, usual
 from debiaser.bench.speed.timing import Way, in_fresh_process
 from debiaser.data.augment import PAPER
 from debiaser.data.pictures import Files, Pictures
+from debiaser.data.split import Split
 from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
 from debiaser.learn.nets import SimConv1, new_net
 from debiaser.learn.objectives import Supervised
@@ -35,40 +37,43 @@ BATCH, SIZE, WORKERS = 128, 224, 2
 
 @contextmanager
 def training(quick: bool) -> Iterator[Ways]:
-    """Training steps with augmentation: ours, and a DataLoader that augments with Pillow before stock layers."""
+    """Training steps with augmentation: ours, the same of stock layers, and a DataLoader that augments with Pillow."""
     steps, split = (2 if quick else 60), material.coloured_digits(4 * BATCH if quick else 128 * BATCH)
-    recipe = Recipe(batch_size=BATCH, lr=0.02)
-    objective = Supervised(SimConv1()).train()
+    yield {
+        "ours": Way(our_steps(SimConv1(), split, steps)),
+        "the same loop, stock layers": Way(our_steps(usual.stock_simconv1(), split, steps)),
+        "DataLoader and Pillow": Way(usual_steps(split, steps, 0 if quick else WORKERS)),
+    }
+
+
+def our_steps(model: nn.Module, split: Split, steps: int) -> Callable[[], None]:
+    """So many training steps of our loop on these rows."""
+    recipe, objective = Recipe(batch_size=BATCH, lr=0.02), Supervised(model).train()
     stage, optimizer = Stage("speed", split, recipe, 0, augment=PAPER), new_optimizer(recipe, objective)
     parts, generator = split_rows(Shuffle(len(split)).draw(0), BATCH), torch.Generator()
-    loader = DataLoader(
-        usual.Augmented(material.as_bytes(split), split.y.numpy()),
-        BATCH,
-        shuffle=True,
-        num_workers=0 if quick else WORKERS,
-        persistent_workers=not quick,
-    )
-    model = usual.stock_simconv1().train()
-    plain = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
 
-    def forever() -> Iterator[list[Tensor]]:
-        while True:
-            yield from loader
-
-    batches = forever()
-
-    def ours() -> None:
-        for part in parts[:steps]:
+    def run() -> None:
+        for part in itertools.islice(itertools.cycle(parts), steps):
             step(objective, optimizer, stage, part, generator)
 
-    def theirs() -> None:
-        for _ in range(steps):
-            x, y = next(batches)
-            plain.zero_grad()
-            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-            plain.step()
+    return run
 
-    yield {"ours": Way(ours), "DataLoader and Pillow": Way(theirs)}
+
+def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
+    """So many steps as people write them: a DataLoader that augments with Pillow, stock layers, a plain loop."""
+    rows = usual.Augmented(material.as_bytes(split), split.y.numpy())
+    loader = DataLoader(rows, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    model = usual.stock_simconv1().train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def run() -> None:
+        for x, y in itertools.islice(batches, steps):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return run
 
 
 @contextmanager

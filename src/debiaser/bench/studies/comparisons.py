@@ -38,11 +38,11 @@ real_1 = Study(
 )
 
 
-def average_and_worst(methods: tuple[str, ...], dataset: str, average: str, net: str | None = None) -> tuple[Cell, ...]:
+def average_and_worst(methods: tuple[str, ...], dataset: str, average: str, **more: Any) -> tuple[Cell, ...]:
     """Two cells a method: an average and the worst group."""
     words = {"unbiased": "average", "group_average": "group mean", "worst_group": "worst group"}
     return tuple(
-        Cell(f"{method_name(m)}, {words[metric]}", dataset, m, reads=f"metrics.{metric}", metric=metric, net=net)
+        Cell(f"{method_name(m)}, {words[metric]}", dataset, m, reads=f"metrics.{metric}", metric=metric, **more)
         for metric in (average, "worst_group")
         for m in methods
     )
@@ -71,7 +71,13 @@ real_3 = Study(
     "real_3",
     "CelebA with ResNet-18, group mean and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
-    average_and_worst(("vanilla", "lff", "george", "bpa", "pgd"), "celeba", "group_average", "resnet18"),
+    average_and_worst(
+        ("vanilla", "lff", "george", "bpa", "pgd"),
+        "celeba",
+        "group_average",
+        net="resnet18",
+        options=("crop=whole",),  # as BPA's code sees the pictures (D15)
+    ),
     everywhere(best_worst_group),
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
 )

@@ -20,6 +20,7 @@ class Cell:
 
     `reads`: a path in a result, such as `metrics.unbiased`. `changes`: `--set` texts. `variant`, `metric` and `table`:
     under which the paper's number stands in `paper.csv`; `printed` is False where the paper has none for this cell.
+    `options`: `--option` texts.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Cell:
     metric: str = "unbiased"
     table: str = ""
     printed: bool = True
+    options: tuple[str, ...] = ()
 
     @property
     def part(self) -> str:
@@ -48,7 +50,7 @@ class Cell:
     def spec(self, recipe: str, seed: int, epochs: int | None = None) -> Spec:
         """The run of this seed."""
         return planned_spec(
-            self.dataset, self.method, self.rho, recipe, epochs, seed, self.noise, self.net, self.changes
+            self.dataset, self.method, self.rho, recipe, epochs, seed, self.noise, self.net, self.changes, self.options
         )
 
     def command(self, recipe: str, seed: int, epochs: int | None = None) -> list[str]:
@@ -59,7 +61,9 @@ class Cell:
         words += ["--recipe", recipe] if recipe != "fast" else []
         words += [] if epochs is None else ["--epochs", str(epochs)]
         words += ["--seed", str(seed)]
-        return words + [word for change in self.changes for word in ("--set", change)]
+        pairs = [("--set", change) for change in self.changes]
+        pairs += [("--option", option) for option in self.options]
+        return words + [word for pair in pairs for word in pair]
 
     def published(self, study: str) -> Published | None:
         """The paper's number for this cell."""
@@ -132,7 +136,8 @@ class Study:
         moved = [replace(cell, rho=rho) for cell in cells]
         if len(cells) < 3:  # a sweep: its places are its point
             moved = [cell for cell in self.cells if cell.dataset == first.dataset]
-        return replace(self, cells=tuple(replace(cell, dataset=dataset, net=None, printed=False) for cell in moved))
+        own: dict[str, Any] = {"dataset": dataset, "net": None, "options": (), "printed": False}
+        return replace(self, cells=tuple(replace(cell, **own) for cell in moved))
 
     def only(self, dataset: str | None = None, rho: float | None = None) -> "Study":
         """The cells of one dataset or rho alone."""

@@ -1,0 +1,236 @@
+"""Odd own data, found by trying: what changes while it is read, hostile bytes, arrays for all rows."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from debiaser import audit
+from debiaser.auditing import prediction
+from debiaser.auditing.entry import Request, prepared
+from debiaser.auditing.foreign import usable
+from debiaser.auditing.memory import letterboxed, own_of
+from debiaser.auditing.subject import Changed, prepare
+from debiaser.cli import app
+from debiaser.data.decoding import GREY, DecodeError, decode
+from debiaser.data.labels import as_labels
+from debiaser.data.own import read_own
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.engine import Silence
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of ten noisy pictures."""
+    for name in ("cat", "dog"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = RNG.integers(0, 256, (30, 30, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    return tmp_path / "data"
+
+
+class Meddling(Silence):
+    """Writes to a file between the first look at the pictures and the making of their pixels."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = path, content
+
+    def begin(self, stage: str, steps: int, done: int) -> None:
+        if stage == "pixels":
+            self.path.write_bytes(self.content)
+
+
+def noise() -> bytes:
+    """Another picture of the same size."""
+    stream = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (30, 30, 3), np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_a_picture_that_breaks_while_it_is_read_is_listed_and_the_rest_is_read(folder: Path, cache: Path) -> None:
+    request = Request(listener=Meddling(folder / "cat" / "3.png", b"cut off"))
+    subject = prepared(folder, request, need_test=False)
+    assert len(subject.own) == 19 and [each.id for each in subject.own.excluded] == ["cat/3.png"]
+
+
+def test_a_picture_that_becomes_another_while_it_is_read_is_taken_as_it_is_now(folder: Path, cache: Path) -> None:
+    content = noise()
+    subject = prepared(folder, Request(listener=Meddling(folder / "cat" / "3.png", content)), need_test=False)
+    now = torch.from_numpy(np.array(Image.open(io.BytesIO(content)))).permute(2, 0, 1)
+    assert (subject.read(torch.tensor([subject.own.ids.index("cat/3.png")]))[0] == now).all()
+
+
+def test_pixels_of_a_picture_that_changed_are_not_kept_for_the_one_it_was(folder: Path, cache: Path) -> None:
+    own = read_own(folder)
+    before = (folder / "cat" / "3.png").read_bytes()
+    (folder / "cat" / "3.png").write_bytes(noise())
+    with pytest.raises(Changed, match=r"1 pictures changed.*cat/3.png, changed while it was read"):
+        prepare(own, None, Silence())
+    (folder / "cat" / "3.png").write_bytes(before)
+    subject = prepare(read_own(folder), None, Silence())
+    now = torch.from_numpy(np.array(Image.open(folder / "cat" / "3.png"))).permute(2, 0, 1)
+    assert (subject.read(torch.tensor([subject.own.ids.index("cat/3.png")]))[0] == now).all()
+
+
+def test_damaged_avif_files_give_a_reason_like_any_other() -> None:
+    stream = io.BytesIO()
+    try:
+        Image.fromarray(RNG.integers(0, 256, (20, 24, 3), np.uint8)).save(stream, "AVIF")
+    except (KeyError, OSError):
+        pytest.skip("this Pillow writes no AVIF")
+    content = stream.getvalue()
+    refused = 0
+    for place in range(0, len(content), 7):
+        spoilt = bytearray(content)
+        spoilt[place : place + 4] = b"\xff\x00\xff\x00"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                decode(bytes(spoilt), 16)
+            except DecodeError:
+                refused += 1
+    assert refused
+
+
+def test_postscript_is_no_picture_and_starts_no_program() -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (30, 30)).save(stream, "EPS")
+    with pytest.raises(DecodeError, match="not a picture of a known format"):
+        decode(stream.getvalue())
+
+
+def test_pictures_in_memory_are_letterboxed_like_files() -> None:
+    box = letterboxed(torch.zeros(1, 3, 10, 20, dtype=torch.uint8), 20)
+    assert (box[0, :, :5] == GREY).all() and (box[0, :, 5:15] == 0).all()
+
+
+def test_an_empty_source_is_not_the_folder_one_stands_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(Misuse, match="the source is empty"):
+        read_own("")
+
+
+def test_arrays_of_your_model_may_have_a_line_for_every_row(tmp_path: Path, folder: Path, cache: Path) -> None:
+    (folder / "cat" / "0.png").write_bytes(b"")
+    own = read_own(folder)
+    assert usable(np.arange(20), own).tolist() == list(range(1, 20))
+    assert usable(np.arange(19), own).tolist() == list(range(19))
+    for odd in (np.arange(18), np.array(3.0)):
+        with pytest.raises(Misuse, match=r"each of the 20 rows of the data, or of the 19 that can be used"):
+            usable(odd, own)
+    lines = [f"a text about number {row} that is long enough,{['yes', 'no', '-1', ''][row % 4]}" for row in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label", "too,many,cells", *lines]))
+    table = read_own(tmp_path / "t.csv")
+    assert table.total == 41 and table.places[:4].tolist() == [1, 2, 5, 6]
+
+
+def test_a_file_that_is_no_array_is_told_without_a_word_of_pickles(tmp_path: Path) -> None:
+    (tmp_path / "p.npy").write_text("text,label\n")
+    result = CliRunner().invoke(app, ["audit", str(tmp_path), "--probs", str(tmp_path / "p.npy")])
+    assert isinstance(result.exception, Problem)
+    assert "pickle" not in str(result.exception) and "numpy.save" in str(result.exception)
+
+
+def test_predict_finds_the_columns_that_an_audit_finds(tmp_path: Path) -> None:
+    lines = [f"{row},a review of number {row} that is long enough" for row in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join(["stars,opinion", *lines[:2], "ragged", *lines[2:]]))
+    found = list(prediction.texts_of([str(tmp_path / "t.csv")], None))
+    assert found[0] == (f"{tmp_path}/t.csv:1", "a review of number 0 that is long enough")
+    assert found[2][0].endswith(":4"), "counted as the ids of an audit are"
+    (tmp_path / "p.csv").write_text("img_path,label\nx/1.png,cat\n")
+    assert list(prediction.picture_paths(str(tmp_path / "p.csv"), None)) == [str(tmp_path / "x" / "1.png")]
+    with pytest.raises(Problem, match=r"no column 'b' \(--text\); known: stars, opinion"):
+        list(prediction.texts_of([str(tmp_path / "t.csv")], "b"))
+
+
+def test_what_is_left_out_of_an_audit_is_in_its_json(folder: Path, cache: Path, tmp_path: Path) -> None:
+    (folder / "cat" / "0.png").write_bytes(b"")
+    np.save(tmp_path / "p.npy", RNG.dirichlet(np.ones(2), 20))
+    line = ["audit", str(folder), "--probs", str(tmp_path / "p.npy"), "--out", str(tmp_path / "out"), "--json"]
+    found = json.loads(CliRunner().invoke(app, line).stdout.splitlines()[-1])
+    assert [each["id"] for each in found["unreadable"]] == ["cat/0.png"] and found["n"] == 19
+
+
+def test_a_folder_too_high_is_told_which_one_to_name(folder: Path, cache: Path) -> None:
+    with pytest.raises(Problem, match=rf"'data'.*if cat, dog are the classes, name the folder {folder}$"):
+        read_own(folder.parent)
+
+
+def test_a_mistyped_path_is_one_line_at_once_where_there_is_no_network(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    code = "from debiaser.cli import main; main()"
+    variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "PATH": "", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-c", code, "audit", "picturs", "--out", str(tmp_path / "out"), "--quiet"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False, env=os.environ | variables)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("debiaser: 'picturs' is no file or folder here")
+
+
+def test_a_table_does_not_make_us_read_what_is_no_file(tmp_path: Path, cache: Path) -> None:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    cells = [{"bytes": None, "path": "/dev/zero"}, *({"bytes": noise(), "path": None} for _ in range(8))]
+    parquet.write_table(arrow.table({"image": cells, "label": [row % 2 for row in range(9)]}), tmp_path / "t.parquet")
+    own = read_own(tmp_path / "t.parquet")
+    assert [(each.id, each.reason) for each in own.excluded] == [("1", "is not an ordinary file")]
+
+
+def test_five_thousand_values_are_no_label_however_many_rows_there_are() -> None:
+    with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
+        as_labels([f"v{row % 5000}" for row in range(50_000)], "code")
+    assert len(as_labels([f"v{row % 5000}" for row in range(50_000)], "the folders", plain=True).classes) == 5000
+
+
+def test_colour_of_sixteen_bits_is_windowed_too() -> None:
+    """A PNG as microscopes write it: three channels of 16 bits, of which 12 are used."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    levels = np.tile(np.linspace(0, 4095, 32).astype(">u2")[None, :, None], (32, 1, 3))
+    lines = b"".join(b"\0" + line.tobytes() for line in levels)
+    header = struct.pack(">IIBBBBB", 32, 32, 16, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    decoded = decode(content)
+    assert decoded.windowed and decoded.pixels.min() == 0 and decoded.pixels.max() == 255
+
+
+def test_datasets_in_memory_that_cannot_be_meant() -> None:
+    def pairs(*pictures: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+        return [(picture, row % 2) for row, picture in enumerate(pictures)]
+
+    ordinary = torch.rand(8, 3, 28, 28)
+    assert own_of(pairs(*ordinary)).classes == ("0", "1")
+    assert own_of([(f"text {row}", ["no", "yes"][row % 2]) for row in range(8)]).classes == ("no", "yes")
+    for odd, reason in (
+        ([], "no rows"),
+        (None, "no rows"),
+        (pairs(*ordinary * 255), "numbers from 0 to 1; these reach from .* leave out the normalisation"),
+        (pairs(*ordinary - 0.5), "numbers from 0 to 1"),
+        (pairs(*ordinary, torch.rand(3, 29, 28)), "several sizes"),
+        ([(picture, 0) for picture in ordinary], "two classes"),
+        ([("text", 0)] * 4, "only one class"),
+    ):
+        with pytest.raises(Problem, match=reason):
+            own_of(odd)
+    with pytest.raises(Misuse, match="answers alone make no page"):
+        audit([0, 1], np.eye(2), out="somewhere")
