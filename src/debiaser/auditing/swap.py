@@ -22,7 +22,7 @@ from debiaser.randomness import numpy_stream
 Answer = Callable[[Tensor, Any], Any]
 
 ROWS, ROWS_PER_CLASS = 2000, 200  # swaps in all, and at least so many in each class
-BATCH = 64  # of pictures of 224 pixels, with everything a swap makes of them, this is a third of a gigabyte
+BATCH = 64  # few, since a swap makes several more of each, and pictures may be large
 PARTS = ("other", "same", "changed")
 
 
