@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from debiaser.methods.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)
+# Started in the background, tests ignore Ctrl-C, and so would the commands that they interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples every time, so that a commit passes or fails for what it changed.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")

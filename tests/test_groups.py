@@ -31,6 +31,12 @@ def distances(points: np.ndarray) -> torch.Tensor:
     return torch.cdist(torch.from_numpy(points), torch.from_numpy(points))
 
 
+def test_groups_are_numbered_by_their_first_row():
+    named = np.array([7, 3, 7, 9, 3, 0])
+    assert made.in_order_of_rows(named).tolist() == [0, 1, 0, 2, 1, 3]
+    assert made.in_order_of_rows(-named).tolist() == [0, 1, 0, 2, 1, 3], "other names, the same groups"
+
+
 def test_consecutive_and_balancing_weights():
     groups = made.consecutive(np.array([7, 3, 7, 9, 7, 3]))
     assert groups.tolist() == [1, 0, 1, 2, 1, 0]

@@ -22,6 +22,7 @@ from debiaser.learn.groups import (
     consecutive,
     distinct,
     fit_clusters,
+    in_order_of_rows,
     one_cluster,
     reduce_features,
     silhouettes,
@@ -113,7 +114,7 @@ class GEORGE:
             pieces, valid_pieces = self.pieces_of(points, others, assign, seed)
             keep = kept_pieces(clusters, pieces, losses, sample, None if valid is None else valid_pieces)
             clusters = np.where(np.isin(pieces, keep), clusters.max() + 1 + pieces, clusters)  # the others merge back
-        return consecutive(clusters)
+        return in_order_of_rows(clusters)
 
     def pieces_of(self, points: Points, others: Points, assign: Assign, seed: int) -> tuple[Groups, Groups]:
         """The piece of every point and of every other point: each cluster cut by a clusterer of the same kind."""
