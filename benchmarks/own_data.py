@@ -8,6 +8,7 @@ The commands are run as commands. Bias labels are used only to judge what came o
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -27,13 +28,13 @@ WORDS = {"positive": "Tuesday", "negative": "Thursday"}  # neutral, one for each
 FOLLOWS = 0.97  # share of the training rows in which the word goes with the label
 
 
-def command(*words: str) -> tuple[dict[str, Any], float]:
-    """What a debiaser command prints as JSON, and how long it took."""
-    started = time.perf_counter()
+def command(*words: str) -> tuple[dict[str, Any], float | None]:
+    """What a debiaser command prints as JSON, and how long it took; None where others were computing as well."""
+    quiet, started = os.getloadavg()[0] < 1, time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "debiaser", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - started
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - started if quiet else None
 
 
 def read_scores(path: str) -> dict[str, dict[str, str]]:

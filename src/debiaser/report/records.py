@@ -27,7 +27,7 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "its rival minus vanilla": f"{compared['difference']:+.1f} [{interval[0]:.1f}, {interval[1]:.1f}] ({rival})"
         if interval
         else "–",
-        "minutes": found["seconds"] / 60,
+        "minutes, where nothing else ran": found["seconds"] / 60 if found["seconds"] else "–",
     }
 
 
