@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from PIL import Image
 
 from debiaser.data import digits
 from debiaser.data.augment import PAPER
@@ -27,6 +29,25 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples every time, so that a commit passes or fails for what it changed.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of ten noisy pictures."""
+    stream = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = stream.integers(0, 256, (30, 30, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    return tmp_path / "data"
 
 
 @pytest.fixture(scope="session")

@@ -32,23 +32,6 @@ from debiaser.learn.engine import Silence
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two classes of ten noisy pictures."""
-    for name in ("cat", "dog"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for number in range(10):
-            pixels = RNG.integers(0, 256, (30, 30, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
-    return tmp_path / "data"
-
-
 class Meddling(Silence):
     """Writes to a file between the first look at the pictures and the making of their pixels."""
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from debiaser.auditing.advice import what_next
@@ -29,23 +28,6 @@ from debiaser.report.audit_files import Scores
 from debiaser.report.audit_samples import table_order
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two classes of ten noisy pictures."""
-    for name in ("cat", "dog"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for number in range(10):
-            pixels = RNG.integers(0, 256, (30, 30, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
-    return tmp_path / "data"
 
 
 def test_nothing_that_is_printed_is_a_command_to_a_terminal() -> None:
