@@ -1,6 +1,5 @@
 """Copies of rows whose named property comes from a random other row: in them it no longer tells the label."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from debiaser.auditing.audit import Examined
 from debiaser.auditing.finetuned import WholeMaterial, with_texts
 from debiaser.auditing.jobs import Job, Rows
 from debiaser.auditing.material import Material
+from debiaser.auditing.memory import digest
 from debiaser.auditing.subject import PICTURES, TEXTS, Subject, cache_folder, file_of
 from debiaser.auditing.views import View
 from debiaser.learn.engine import Listener
@@ -41,7 +41,7 @@ def exchange(examined: Examined, view: View) -> Exchanged | None:
     """
     subject, desk, pool = examined.subject, examined.desk, examined.pool
     donors = draw_donors(subject.own.split[pool], desk.seed)
-    identity = ":".join((desk.material.identity, view.identity, digest(pool, donors)))
+    identity = ":".join((desk.material.identity, view.identity, digest((pool.tobytes(), donors.tobytes()))))
 
     def copies(places: Rows) -> Any:
         """The copies of the rows at these places of the pool, as `Subject.read` gives rows."""
@@ -85,11 +85,3 @@ def with_copies(
 
     file = Filling.of(cache_folder(), (len(own) + count, *own.shape[1:]), own.dtype, "copies", identity)
     return replace(subject.material, array=file_of(file.array(stream, torch.as_tensor, listener)), identity=identity)
-
-
-def digest(*arrays: Rows) -> str:
-    """A name for these numbers."""
-    state = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        state.update(array.tobytes())
-    return state.hexdigest()
