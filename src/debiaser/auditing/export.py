@@ -89,8 +89,8 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         "| --- | --: | --: | --: |",
         *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
         "",
-        f"Mean and standard deviation over {trial.seeds} seeds, differences with 95% intervals; every model but the easy one saw "
-        f"{trial.samples_seen:,} samples of the training and validation rows.",
+        f"Mean and standard deviation over {trial.seeds} seeds, differences with 95% intervals; every model but the "
+        f"easy one saw {trial.samples_seen:,} samples of the training and validation rows.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
         "Nothing was chosen on the held-out rows but whether to export vanilla instead.",
         "",
