@@ -24,8 +24,9 @@ from torch.utils.data import DataLoader
 from debiaser.bench.speed import material, usual
 from debiaser.bench.speed.timing import Spread, in_fresh_process
 from debiaser.data import DATASETS, Split, bar, gallery
+from debiaser.learn.freed_memory import keep_freed_memory
 
-SIZE, BATCH, WORKERS = 224, 64, 2
+SIZE, BATCH, WORKERS = 224, 32, 2
 RHO = {"mbmnist": 0.1, "ccifar": 0.01}
 
 
@@ -72,6 +73,8 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
 
     Processor time is that of the usual way without workers, whose own cannot be seen while they live.
     """
+    keep_freed_memory()  # as the commands that train do
+    torch.set_num_threads(1)  # as in the loader's workers: the threads that decode are our own
     with material.jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(paths):
             at = Path(folder, "bar", "test" if number % 8 == 0 else "train", f"{bar.CLASSES[number % 6]}_{number}.jpg")
@@ -107,7 +110,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--count", type=int, default=256, help="Pictures to decode.")
+    parser.add_argument("--count", type=int, default=1024, help="Pictures to decode.")
     parser.add_argument("--only", choices=[*RHO, "decoding"], nargs="+", default=[*RHO, "decoding"])
     parser.add_argument("--start", choices=RHO, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
