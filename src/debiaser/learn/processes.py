@@ -1,4 +1,4 @@
-"""Several processes that work as one (torch.distributed): who we are, and the few things they tell each other."""
+"""Several processes that work as one (joined by accelerate): who we are, and the few things they tell each other."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -207,20 +207,9 @@ def joined(device: str) -> Iterator[Processes]:
         return
     if device == "mps":
         raise Misuse("several processes cannot share the mps device; add --device cpu, or start one process")
-    if device == "cuda":
-        local = number_of("LOCAL_RANK", 0)
-        if local >= torch.cuda.device_count():
-            raise Problem(
-                f"process {asked.rank} finds {torch.cuda.device_count()} GPUs here; start one process per GPU"
-            )
-        torch.cuda.set_device(local)
-    try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
-    except (RuntimeError, ValueError) as error:
-        raise Problem(
-            f"process {asked.rank} cannot join the others ({str(error).splitlines()[0][:80]}); "
-            "check the rendezvous address and start all of them with the same torchrun command"
-        ) from error
+    if device == "cuda" and number_of("LOCAL_RANK", 0) >= torch.cuda.device_count():
+        raise Problem(f"process {asked.rank} finds {torch.cuda.device_count()} GPUs here; start one process per GPU")
+    state = join(asked, device)
     try:
         found = torch.ones(1)
         with connected():
@@ -234,7 +223,25 @@ def joined(device: str) -> Iterator[Processes]:
             with connected():
                 dist.barrier()  # all leave together: one that is still talking would lose the other
     finally:
-        dist.destroy_process_group()
+        state.destroy_process_group()
+
+
+def join(asked: Processes, device: str) -> Any:
+    """accelerate's state of this process, which has taken its device and is connected with the others."""
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise Problem(
+            "several processes need accelerate, which is not installed; get it with: pip install 'debiaser[distributed]'"
+        ) from error
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # what is told in words travels from the CPU
+    try:
+        return PartialState(cpu=device == "cpu", backend=backend, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise Problem(
+            f"process {asked.rank} cannot join the others ({str(error).splitlines()[0][:80]}); "
+            "check the rendezvous address and start all of them with the same torchrun command"
+        ) from error
 
 
 def check_size(processes: Processes, batch_size: int) -> None:
