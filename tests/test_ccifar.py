@@ -262,6 +262,24 @@ def test_a_run_starts_from_the_weights_that_are_named(small: Path, tmp_path: Pat
     assert new_spec("ccifar", "vanilla", **words).key != spec.key, "other weights in the same folder, another run"
 
 
+def test_another_augmentation_is_another_run(small: Path, tmp_path: Path) -> None:
+    from debiaser.bench.experiment import run
+    from debiaser.bench.spec import new_spec
+
+    as_npz(small, ARRAYS)
+    words = {"rho": 0.05, "epochs": 1, "net": "simconv1"}
+    spec, usual = new_spec("ccifar", "vanilla", augment="paper", **words), new_spec("ccifar", "vanilla", **words)
+    assert spec.key != usual.key and "augment" not in usual.plain()
+    varied, as_usual = (run(each, tmp_path / "runs", small) for each in (spec, usual))
+    assert "--augment paper" in command(varied.result) and "--augment" not in command(as_usual.result)
+    losses = [(each.folder / "history.csv").read_text().splitlines()[1].split(",")[4] for each in (varied, as_usual)]
+    assert losses[0] != losses[1], "the pictures were varied otherwise"
+    with pytest.raises(Misuse, match="unknown augmentation 'much'; known: paper, "):
+        new_spec("ccifar", "vanilla", augment="much")
+    with pytest.raises(Misuse, match="only pictures can be varied"):
+        new_spec("civilcomments", "vanilla", augment="paper")
+
+
 def test_networks_that_have_no_weights_say_so_before_anything_is_loaded() -> None:
     from debiaser.bench.spec import new_spec
 

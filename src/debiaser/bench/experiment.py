@@ -94,15 +94,16 @@ def make(
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)
     classes, setting = len(benchmark.classes), SETTINGS[spec.dataset]
+    varied = spec.augment or setting.augment
     if spec.options.get("features"):  # features are neither varied nor scaled like pictures
-        setting = replace(setting, augment=None, normalise=None)
+        varied, setting = None, replace(setting, normalise=None)
     task = Task(
         train=benchmark.train,
         make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **spec.net_options), setting.normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
-        augment=AUGMENTATIONS[setting.augment] if setting.augment else None,
+        augment=AUGMENTATIONS[varied] if varied else None,
         device=device,
         identity=spec.data_identity,
         checkpoints=checkpoints,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
 # As usual, these are no part of a run's identity.
-UNSAID = {"code": "", "precision": "32", "weights": "", "world_size": 1}
+UNSAID = {"augment": "", "code": "", "precision": "32", "weights": "", "world_size": 1}
 UNSAID_FIELDS = {"parameters": "head"}  # likewise: fields that came after results had been kept
 
 
@@ -46,6 +46,7 @@ class Spec:
     precision: str = "32"
     world_size: int = 1  # several processes draw and normalise otherwise than one
     weights: str = ""  # what the network starts from, a folder or a hub name; empty: random numbers
+    augment: str = ""  # the augmentation by name; empty: the benchmark's
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
@@ -113,6 +114,7 @@ def new_spec(
     precision: str = "32",
     world_size: int = 1,
     weights: str = "",
+    augment: str = "",
 ) -> Spec:
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     from debiaser.data import DATASETS
@@ -123,7 +125,7 @@ def new_spec(
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
     kind, setting = find_method(method), SETTINGS[dataset]
-    check_choices(setting.recipes, recipe, net, precision)
+    check_choices(setting.recipes, recipe, net, precision, augment)
     check_numbers(epochs, seed, data_seed)
     chosen = setting.recipe(recipe, method)
     if setting.rho is None and rho is not None:
@@ -146,8 +148,11 @@ def new_spec(
         precision=precision,
         world_size=world_size,
         weights=weights,
+        augment=augment,
     )
     check_options(spec.net, spec.net_options)
+    if augment and (spec.net == "bert" or asked.get("features")):
+        raise Misuse("only pictures can be varied, neither texts nor features; leave --augment out")
     return spec
 
 
@@ -163,8 +168,9 @@ def digest_of_folder(weights: str) -> str:
     return "".join(digest_of_file(path) for path in files)
 
 
-def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precision: str) -> None:
-    """Refuse a recipe, network or precision that is not there."""
+def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precision: str, augment: str) -> None:
+    """Refuse a recipe, network, precision or augmentation that is not there."""
+    from debiaser.data.augment import AUGMENTATIONS
     from debiaser.learn.engine import PRECISIONS
     from debiaser.learn.nets import NETS
 
@@ -174,6 +180,8 @@ def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precisio
         raise known("network", net, NETS)
     if precision not in PRECISIONS:
         raise known("precision", precision, PRECISIONS)
+    if augment and augment not in AUGMENTATIONS:
+        raise known("augmentation", augment, AUGMENTATIONS)
 
 
 def check_numbers(epochs: int | None, seed: int, data_seed: int | None) -> None:

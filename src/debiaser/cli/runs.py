@@ -78,6 +78,7 @@ def train(
     option: Annotated[list[str] | None, typer.Option(help="key=value: an option of the dataset.")] = None,
     net: Annotated[str | None, typer.Option(help="A network instead of the benchmark's.")] = None,
     weights: Annotated[str, typer.Option(help="Pretrained weights to start from: a folder or a hub name.")] = "",
+    augment: Annotated[str, typer.Option(help="Another augmentation than the benchmark's: paper, ...")] = "",
     data: options.Data = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
@@ -92,7 +93,7 @@ def train(
     from debiaser.learn.processes import launched
 
     words: dict[str, Any] = {"changes": changes or (), "options": option or ()}
-    words |= {"precision": precision, "world_size": launched().size, "weights": weights}
+    words |= {"precision": precision, "world_size": launched().size, "weights": weights, "augment": augment}
     spec = new_spec(dataset, method, rho, recipe, epochs, seed, data_seed, noise, net, **words)
     (run,) = make_runs([spec], out, data, device, quiet, fresh)
     if not launched().main:

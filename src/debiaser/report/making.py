@@ -39,6 +39,7 @@ def command(result: Result) -> str:
         ("--epochs", _epochs(spec)),
         ("--net", spec.get("net")),
         ("--weights", spec.get("weights")),
+        ("--augment", spec.get("augment")),
         ("--seed", result.get("seed")),
         ("--data-seed", spec.get("data_seed")),
     ):
