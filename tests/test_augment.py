@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from debiaser.data import digits
-from debiaser.data.augment import PAPER, Augmentation
+from debiaser.data.augment import PAPER, Augmentation, affine_grid
 from debiaser.data.split import Benchmark
 
 
@@ -29,6 +29,13 @@ def as_image(x: torch.Tensor) -> Image.Image:
 
 def as_tensor(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image).astype(np.float32) / 255).permute(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize("size", [(28, 28), (30, 50), (1, 3)])
+def test_the_grid_of_points_is_torchs(size: tuple[int, int]) -> None:
+    maps = torch.randn(7, 2, 3, generator=stream(), dtype=torch.float64)
+    expected = torch.nn.functional.affine_grid(maps, [7, 3, *size], align_corners=False)
+    torch.testing.assert_close(affine_grid(maps, *size), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(40, 40), (30, 50)])
