@@ -191,7 +191,7 @@ def test_too_little_for_a_test():
 
 def test_false_alarms_keep_their_rate():
     """Answers that flip at random, to any class: p is below .05 in about a twentieth of draws, largest over views."""
-    alarms, view = 0, PictureView("a", "a", True, lambda x, donors: x)
+    alarms, view = 0, PictureView("a", "a", True, lambda x, donors: x + 1)
     for seed in range(80):
         rng, y = np.random.default_rng(seed), labels(150, seed=seed)
 
@@ -255,3 +255,20 @@ def test_verdict(test, health, word, sentence):
 def test_fewest_units_count_units():
     y, unit = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 2, 2])
     assert units_per_class(y, unit).tolist() == [1, 2]
+
+
+def test_a_model_is_asked_only_about_inputs_that_a_swap_changed() -> None:
+    y = labels(120)
+    x = torch.arange(120, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
+    view = PictureView("odd", "odd", True, lambda x, donors: torch.where(x % 2 == 1, donors, x))
+    seen: list[int] = []
+
+    def answer(rows: torch.Tensor, changed: torch.Tensor) -> np.ndarray:
+        assert len(rows) == len(changed)
+        seen.extend(rows.tolist())
+        return (y[rows.numpy()] + 1) % 3
+
+    test = swap_test([view], x.__getitem__, y, np.arange(120), y, answer)
+    assert seen and all(row % 2 == 1 for row in seen)
+    answers = test.answers["odd"]
+    assert (answers == np.where(test.pairs.rows % 2 == 1, (y[test.pairs.rows] + 1) % 3, y[test.pairs.rows])).all()

@@ -96,12 +96,16 @@ def plant(subject: Subject, desk: Desk, easy: OutOfFold, judge: OutOfFold, view:
     rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
     easy_panel, judge_panel = read_panel(desk, easy), read_panel(desk, judge)
     easy_said, judge_said = [], []
-    for start in range(0, len(rows), BATCH):
+    starts = range(0, len(rows), BATCH)
+    desk.listener.begin("planted rows", len(starts), 0)
+    for start in starts:
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
         easy_said.append(ask_panel(desk, easy_panel, rows[part], entered).mean(0))
         judge_said.append(ask_panel(desk, judge_panel, rows[part], entered))
+        desk.listener.step()
+    desk.listener.end("planted rows", None)
     classes = len(desk.material.classes)
     return Planted(
         view,

@@ -57,5 +57,5 @@ def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence
     def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
         return torch.from_numpy(answer_inputs(model, examined.subject.enter(inputs)).argmax(1))
 
-    test = swaps_of(examined.subject, desk, examined.views, answers, answer)
+    test = swaps_of(examined.subject, desk, examined.views, answers, answer, desk.listener)
     return test.reliances if isinstance(test, SwapTest) else ()

@@ -79,7 +79,9 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
         name: [read_model(desk.material, desk.folder / key) for key in each.keys]
         for name, each in rehearsal.contenders.items()
     }
-    for start in range(0, len(places), BATCH):
+    starts = range(0, len(places), BATCH)
+    desk.listener.begin("planted rows", len(starts), 0)
+    for start in starts:
         part = places[start : start + BATCH]
         rows = rehearsal.rows[part]
         x, other = (
@@ -91,6 +93,8 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
             return None
         for name, networks in models.items():
             right[name].append([answer_inputs(each, entered).argmax(1) == labels[part] for each in networks])
+        desk.listener.step()
+    desk.listener.end("planted rows", None)
     joined = {name: np.concatenate([np.stack(each) for each in parts], 1) for name, parts in right.items()}
     return PlantedTrial(view.title, places, joined)
 

@@ -84,7 +84,7 @@ def swap_test(
     labels = np.unique(y)
     pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
     found = remembered(kept, views) if kept else None
-    asked, untested = found or ask(views, read, pairs, answer, listener or Silence())
+    asked, untested = found or ask(views, read, y[pairs.rows], pairs, answer, listener or Silence())
     if kept and found is None:
         remember(kept, asked, untested)
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
@@ -119,9 +119,13 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
 
 
 def ask(
-    views: Sequence[View], read: Callable[[Tensor], Any], pairs: Pairs, answer: Answer, listener: Listener
+    views: Sequence[View], read: Callable[[Tensor], Any], own: Rows, pairs: Pairs, answer: Answer, listener: Listener
 ) -> tuple[dict[str, Asked], tuple[Untested, ...]]:
-    """What the model answers to every pair in every view; a view that cannot be computed says why."""
+    """What the model answers to every pair in every view; a view that cannot be computed says why.
+
+    An input that a swap leaves as it is has its answer already: the row's own label (m,), since only rows that the
+    model gets right are swapped.
+    """
     parts: dict[str, list[Asked]] = {view.name: [] for view in views}
     untested: dict[str, Untested] = {}
     starts = range(0, len(pairs.rows), BATCH)
@@ -130,7 +134,7 @@ def ask(
         rows, donors, same = (
             torch.from_numpy(each[start : start + BATCH]) for each in (pairs.rows, pairs.donors, pairs.same)
         )
-        x, others, fellows = read(rows), read(donors), read(same)
+        x, others, fellows, label = read(rows), read(donors), read(same), own[start : start + BATCH]
         for view in views:
             if view.name not in untested:
                 try:
@@ -138,12 +142,21 @@ def ask(
                 except Problem as problem:
                     untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
                 else:
-                    other, own = (np.asarray(answer(rows, each)).astype(np.int64) for each in (swapped, within))
-                    parts[view.name].append(Asked(other, own, differs(x, swapped)))
+                    other, same_class = (ask_changed(rows, x, each, label, answer) for each in (swapped, within))
+                    parts[view.name].append(Asked(other, same_class, differs(x, swapped)))
             listener.step()
     listener.end("swaps", None)
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
+
+
+def ask_changed(rows: Tensor, x: Any, swapped: Any, label: Rows, answer: Answer) -> Rows:
+    """(b,) what the model answers to inputs after a swap; it is asked only about those that are other ones now."""
+    said, changed = label.astype(np.int64), np.flatnonzero(differs(x, swapped))
+    if len(changed):
+        inputs = swapped[changed] if isinstance(swapped, Tensor) else [swapped[each] for each in changed]
+        said[changed] = np.asarray(answer(rows[changed], inputs))
+    return said
 
 
 def remember(path: Path, asked: dict[str, Asked], untested: tuple[Untested, ...]) -> None:
