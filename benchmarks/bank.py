@@ -163,7 +163,7 @@ def rule(split: Split, folder: Path) -> tuple[str, list[str], SwapTest | None, s
     word, reasons = rules.verdict(swaps, Health(skill, health.FEW))
     if word != NO_EVIDENCE:  # what the easy model says could not change it
         return word, reasons, swaps, "swaps"
-    easy = easy_models(desk, plan.seeds)
+    desk, easy = easy_models(desk, plan.seeds)
     missed, stage = int((easy.answer != y).sum()), "easy"
     rest = False
     if missed >= health.FEW and audit.many(audit.surely_missed(easy, easy.answer != y), len(y)):

@@ -114,7 +114,8 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     fold[pool] = folds(y[pool], own.unit[pool], plan.folds, plan.seed)
     desk = Desk(subject.material, y, fold, folder / "work", plan.listener, plan.workers, plan.seed, plan.epochs)
     views = find_views(subject, desk, plan.matters)  # before any training: a view that does not exist is a mistake
-    easy, plain = easy_models(desk, plan.seeds, plan.in_sample), plain_models(desk, plan.plain_seeds)
+    desk, easy = easy_models(desk, plan.seeds, plan.in_sample)
+    plain = plain_models(desk, plan.plain_seeds)
     kinds = judge_kinds(desk, easy, plan.judge_seeds)
     missed = easy.answer[pool] != y[pool]
     troubles = health.check(y[pool], easy.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)

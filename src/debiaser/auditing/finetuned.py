@@ -103,8 +103,8 @@ class WholeMaterial(Material):
     def network(self) -> str:
         return f"{self.listed['encoder']}, all of it trained"
 
-    def easy_recipe(self, rows: int) -> Recipe:
-        return of_steps(rows, 100, lr=3e-5, optimizer="adamw", weight_decay=0.01)
+    def easy_recipes(self, rows: int) -> tuple[Recipe, ...]:
+        return (of_steps(rows, 100, lr=3e-5, optimizer="adamw", weight_decay=0.01),)
 
     def long_recipe(self, rows: int) -> Recipe:
         return of_steps(rows, 300, lr=1e-4, optimizer="adamw", weight_decay=0.01)

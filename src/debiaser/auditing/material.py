@@ -89,11 +89,11 @@ class Material:
         """The network in words."""
         return "SimConv-1 from scratch" if self.pictures else "a head of 256 units on frozen features"
 
-    def easy_recipe(self, rows: int) -> Recipe:
-        """Short and slow: what is easy is learnt, little else."""
+    def easy_recipes(self, rows: int) -> tuple[Recipe, ...]:
+        """Short and slow, so that what is easy is learnt and little else; the longest first."""
         if self.pictures:
-            return of_steps(rows, 400, lr=0.02)
-        return of_steps(rows, 200, lr=0.02, weight_decay=1e-3)
+            return (of_steps(rows, 400, lr=0.02),)
+        return tuple(of_steps(rows, steps, lr=0.02, weight_decay=1e-3) for steps in (200, 100, 50))
 
     def long_recipe(self, rows: int) -> Recipe:
         """Long enough to learn what can be learnt."""

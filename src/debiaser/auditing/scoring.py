@@ -16,8 +16,10 @@ from debiaser.data.augment import Augmentation
 from debiaser.learn.engine import Listener
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampling import effective_sample_size
 
 ALPHA = 0.7  # of the easy model's GCE, as in PGD
+ENOUGH = 0.1  # share of the rows that draws by score should rest on
 Vector = NDArray[np.float64]
 
 
@@ -33,6 +35,7 @@ class Desk:
     workers: int = 1
     seed: int = 0
     epochs: int | None = None  # of every training, instead of what its recipe says
+    haste: int = 0  # which of the easy recipes, the longest first
 
     @property
     def rows(self) -> Rows:
@@ -50,7 +53,7 @@ class Desk:
 
     def easy_recipe(self, rows: int) -> Recipe:
         """Short and slow, for this many rows."""
-        return self.as_asked(self.material.easy_recipe(rows))
+        return self.as_asked(self.material.easy_recipes(rows)[self.haste])
 
     def long_recipe(self, rows: int) -> Recipe:
         """Long enough to learn what can be learnt from this many rows."""
@@ -172,12 +175,23 @@ def ask_panel(desk: Desk, panel: Panel, rows: Rows, entered: Tensor) -> NDArray[
     return probability
 
 
-def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> OutOfFold:
-    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge."""
-    if in_sample:
-        desk = replace(desk, fold=np.where(desk.fold >= 0, 0, -1))
-    recipe = desk.easy_recipe(desk.trained_on)
-    return desk.out_of_fold("easy", [desk.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> tuple[Desk, OutOfFold]:
+    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge.
+
+    The longer they learn, the fewer rows their scores rest on. The desk that comes back is set to the longest of the
+    recipes that leaves them a tenth of the rows, else to the shortest.
+    """
+    said = None
+    for haste in range(len(desk.material.easy_recipes(1))):
+        desk = replace(desk, haste=haste)
+        where = replace(desk, fold=np.where(desk.fold >= 0, 0, -1)) if in_sample else desk
+        recipe = where.easy_recipe(where.trained_on)
+        said = where.out_of_fold("easy", [where.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+        score = said.score[desk.rows]
+        if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
+            break
+    assert said is not None, "every material has an easy recipe"
+    return desk, said
 
 
 def plain_models(desk: Desk, seeds: int) -> OutOfFold:
