@@ -88,7 +88,7 @@ class Augmentation:
 def affine_grid(maps: Tensor, height: int, width: int) -> Tensor:
     """(n, h, w, 2) where the maps (n, 2, 3) look for each pixel, as torch's with align_corners=False, in a tenth of its
     time: points x + iy are a column's part plus a row's part."""
-    across, down, shift = torch.view_as_complex(maps.transpose(1, 2).contiguous()).split(1, 1)  # (n, 1) each
+    across, down, shift = torch.view_as_complex(maps.transpose(1, 2).contiguous())[:, None].unbind(2)  # (n, 1) each
     x, y = ((2 * torch.arange(side, device=maps.device) + 1) / side - 1 for side in (width, height))
     return torch.view_as_real((across * x)[:, None] + (down * y + shift)[:, :, None])
 

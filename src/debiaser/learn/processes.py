@@ -232,7 +232,7 @@ def join(asked: Processes, device: str) -> Any:
         from accelerate import PartialState
     except ImportError as error:
         raise Problem(
-            "several processes need accelerate, which is not installed; get it with: pip install 'debiaser[distributed]'"
+            "several processes need accelerate, which is not installed: pip install 'debiaser[distributed]' gets it"
         ) from error
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # what is told in words travels from the CPU
     try:
