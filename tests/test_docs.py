@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import debiaser
-from debiaser.bench.spec import COMMON_OPTIONS
+from debiaser.bench.key_values import COMMON_OPTIONS
 from debiaser.data import DATASETS
 from debiaser.data.catalogue import SETS
 from debiaser.data.holdings import HOLDINGS

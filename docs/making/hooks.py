@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
 import debiaser
-from debiaser.bench.spec import COMMON_OPTIONS
+from debiaser.bench.key_values import COMMON_OPTIONS
 from debiaser.cli import app
 from debiaser.data import DATASETS, cifar_files
 from debiaser.data.catalogue import SETS

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from debiaser.errors import known
 from debiaser.learn.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ class Setting:
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     normalise: "Colours | None" = None
 
-    def recipe(self, name: str, method: str) -> Recipe:
-        """The recipe of this name for this method."""
-        return replace(self.recipes[name], stages=self.stages.get((name, method), {}))
+    def recipe(self, name: str, method: str, epochs: int | None = None) -> Recipe:
+        """The recipe of this name for this method, with so many epochs in every stage where a number is given."""
+        if name not in self.recipes:
+            raise known("recipe", name, self.recipes)
+        chosen = replace(self.recipes[name], stages=self.stages.get((name, method), {}))
+        return chosen if epochs is None else chosen.with_epochs(epochs)
 
     def fields(self, method: str, rho: float | None) -> dict[str, Any]:
         """What differs from the method's defaults here, for this rho."""

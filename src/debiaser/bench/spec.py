@@ -6,15 +6,14 @@ Loads no torch before a spec is checked against the methods themselves: a plan n
 import dataclasses
 import hashlib
 import json
-import types
 import typing
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debiaser.bench.declared import declared
+from debiaser.bench.key_values import parse_fields, parse_options, parse_pairs
 from debiaser.bench.settings import SETTINGS
 from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.recipe import Recipe
@@ -119,41 +118,43 @@ def new_spec(
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
     from debiaser.data import DATASETS
     from debiaser.data.inject import check_share
-    from debiaser.learn.nets import check_options
-    from debiaser.methods import METHODS, find_method
+    from debiaser.methods import find_method
 
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
     kind, setting = find_method(method), SETTINGS[dataset]
-    check_choices(setting.recipes, recipe, net, precision, augment)
-    check_numbers(epochs, seed, data_seed)
-    chosen = setting.recipe(recipe, method)
-    if setting.rho is None and rho is not None:
-        raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
-    rho = None if setting.rho is None else check_share("rho", setting.rho if rho is None else rho)
+    chosen = setting.recipe(recipe, method, epochs)
+    check_choices(net, precision, augment)
+    check_seeds(seed, data_seed)
+    rho = checked_rho(dataset, rho)
     fields = {**setting.fields(method, rho), **parse_fields(kind, changes)}
     asked = parse_options(dataset, options)
     spec = Spec(
         dataset=dataset,
         method=method,
         rho=rho,
-        recipe=chosen if epochs is None else chosen.with_epochs(epochs),
+        recipe=chosen,
         net=net or ("mlp" if asked.get("features") else setting.net),
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
         fields=as_declared(with_fields(kind, fields)),
         options=asked,
-        code=("" if method in METHODS else digest_of_file(Path(method.rpartition(":")[0]))) + digest_of_folder(weights),
+        code=digest_of_code(method) + digest_of_folder(weights),
         precision=precision,
         world_size=world_size,
         weights=weights,
         augment=augment,
     )
-    check_options(spec.net, spec.net_options)
-    if augment and (spec.net == "bert" or asked.get("features")):
-        raise Misuse("only pictures can be varied, neither texts nor features; leave --augment out")
+    check_network(spec)
     return spec
+
+
+def digest_of_code(method: str) -> str:
+    """A digest of the file that a method of one's own, `file.py:Class`, comes from; empty for one of ours."""
+    from debiaser.methods import METHODS
+
+    return "" if method in METHODS else digest_of_file(Path(method.rpartition(":")[0]))
 
 
 def digest_of_file(path: Path) -> str:
@@ -168,14 +169,12 @@ def digest_of_folder(weights: str) -> str:
     return "".join(digest_of_file(path) for path in files)
 
 
-def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precision: str, augment: str) -> None:
-    """Refuse a recipe, network, precision or augmentation that is not there."""
+def check_choices(net: str | None, precision: str, augment: str) -> None:
+    """Refuse a network, precision or augmentation that is not there."""
     from debiaser.data.augment import AUGMENTATIONS
     from debiaser.learn.engine import PRECISIONS
     from debiaser.learn.nets import NETS
 
-    if recipe not in recipes:
-        raise known("recipe", recipe, recipes)
     if net is not None and net not in NETS:
         raise known("network", net, NETS)
     if precision not in PRECISIONS:
@@ -184,13 +183,30 @@ def check_choices(recipes: Iterable[str], recipe: str, net: str | None, precisio
         raise known("augmentation", augment, AUGMENTATIONS)
 
 
-def check_numbers(epochs: int | None, seed: int, data_seed: int | None) -> None:
-    """Refuse seeds below 0 and epochs below 1."""
+def check_network(spec: Spec) -> None:
+    """Refuse weights that the network does not take, and an augmentation of inputs that are no pictures."""
+    from debiaser.learn.nets import check_options
+
+    check_options(spec.net, spec.net_options)
+    if spec.augment and (spec.net == "bert" or spec.options.get("features")):
+        raise Misuse("only pictures can be varied, neither texts nor features; leave --augment out")
+
+
+def checked_rho(dataset: str, rho: float | None) -> float | None:
+    """The rho that was asked for or, without one, the dataset's usual one; None where the bias is natural."""
+    from debiaser.data.inject import check_share
+
+    usual = SETTINGS[dataset].rho
+    if usual is None and rho is not None:
+        raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
+    return None if usual is None else check_share("rho", usual if rho is None else rho)
+
+
+def check_seeds(seed: int, data_seed: int | None) -> None:
+    """Refuse seeds below 0."""
     for name, number in (("seed", seed), ("data-seed", data_seed)):
         if number is not None and number < 0:
             raise Misuse(f"{name} must not be negative, got {number}")
-    if epochs is not None and epochs < 1:
-        raise Misuse(f"epochs must be at least 1, got {epochs}")
 
 
 def planned_spec(
@@ -207,16 +223,14 @@ def planned_spec(
 ) -> Spec:
     """What `new_spec` gives for one of our own methods, without loading torch and therefore less thoroughly checked."""
     setting, kinds = SETTINGS[dataset], {name: kind for name, (kind, _) in declared(method).items()}
-    if recipe not in setting.recipes:
-        raise known("recipe", recipe, setting.recipes)
-    chosen, rho = setting.recipe(recipe, method), rho if setting.rho is None or rho is not None else setting.rho
+    chosen, rho = setting.recipe(recipe, method, epochs), setting.rho if rho is None else rho
     fields = {name: usual for name, (_, usual) in declared(method).items()}
     fields |= {**setting.fields(method, rho), **parse_pairs("field", kinds, changes)}
     return Spec(
         dataset=dataset,
         method=method,
         rho=rho,
-        recipe=chosen if epochs is None else chosen.with_epochs(epochs),
+        recipe=chosen,
         net=net or setting.net,
         seed=seed,
         data_seed=seed,
@@ -254,63 +268,3 @@ def of_types(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, A
         return float(value) if wants_float and isinstance(value, int | float) else value
 
     return {name: plain(name, value) for name, value in values.items()}
-
-
-def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as values of the dataclass's fields, checked against names and types."""
-    hints = typing.get_type_hints(cls)
-    return parse_pairs("field", {each.name: hints[each.name] for each in dataclasses.fields(cls)}, changes)
-
-
-def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as keyword arguments of the dataset's loader."""
-    from debiaser.data import DATASETS
-
-    hints = typing.get_type_hints(DATASETS[dataset].load)
-    own = {name: kind for name, kind in hints.items() if name not in COMMON_OPTIONS}
-    return parse_pairs(f"option of {dataset}", own, options)
-
-
-def parse_pairs(what: str, kinds: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as values of these types; an unknown key is an error that names the known ones."""
-    values = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise Misuse(f"'{pair}' is not key=value; known keys: {', '.join(kinds) or 'none'}")
-        if name not in kinds:
-            raise known(what, name, kinds or ["none"])
-        values[name] = parse_value(name, text, kinds[name])
-    return values
-
-
-def parse_value(name: str, text: str, kind: Any) -> Any:
-    """The text as a value of this type; of several types, the first that it fits."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        if text.lower() == "none":
-            return None
-        *others, kind = (each for each in typing.get_args(kind) if each is not type(None))
-        for each in others:
-            with suppress(Misuse):
-                return parse_value(name, text, each)
-    if typing.get_origin(kind) is typing.Literal:
-        values = {str(each): each for each in typing.get_args(kind)}
-        if text not in values:
-            raise known(name, text, values)
-        return values[text]
-    if kind not in (bool, int, float, str):
-        raise Misuse(f"{name} cannot be given as a text: it is neither a number nor a text, true or false")
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise Misuse(f"{name} is true or false, got '{text}'")
-        return text.lower() == "true"
-    try:
-        value = kind(text)
-    except ValueError:
-        raise Misuse(f"{name} must be a{'n' if kind is int else ''} {kind.__name__}, got '{text}'") from None
-    if value != value:
-        raise Misuse(f"{name} must be a number, got '{text}'")
-    return value
-
-
-COMMON_OPTIONS = ("root", "rho", "data_seed", "noise", "return")
