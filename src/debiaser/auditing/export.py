@@ -22,6 +22,7 @@ from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
+from debiaser.report.tables import spread, with_interval
 
 FORMAT = 1
 LARGEST = 4096  # pixels of a side
@@ -115,17 +116,8 @@ def escaped(text: str) -> str:
 
 def card_row(name: str, told: dict[str, Any]) -> str:
     """One line of the card's table."""
-
-    def cell(value: dict[str, float | None]) -> str:
-        if value["mean"] is None:
-            return "-"
-        return f"{value['mean']:.1f}" + (f" ± {value['sd']:.1f}" if value["sd"] is not None else "")
-
-    minus = "-"
-    if told["minus_vanilla"]:
-        low, high = told["minus_vanilla"]["interval"]
-        minus = f"{told['minus_vanilla']['difference']:+.1f} [{low:.1f}, {high:.1f}]"
-    return f"| {name} | {cell(told['overall'])} | {minus} | {cell(told['easy_misses'])} |"
+    overall, misses = (spread(told[rows]["mean"], told[rows]["sd"]) for rows in ("overall", "easy_misses"))
+    return f"| {name} | {overall} | {with_interval(told['minus_vanilla'] or {}) or '–'} | {misses} |"
 
 
 @dataclass(frozen=True, eq=False)

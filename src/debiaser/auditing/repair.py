@@ -14,6 +14,7 @@ from debiaser.auditing.jobs import Answers, Job, Rows
 from debiaser.auditing.scoring import ALPHA, Desk, Vector
 from debiaser.data.own import OwnData
 from debiaser.learn.groups import balancing_weights
+from debiaser.report.tables import with_interval
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
 EXCHANGED = "named property exchanged"
@@ -199,12 +200,8 @@ def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = M
 
 def told_changes(overall: dict[str, Any], misses: dict[str, Any]) -> str:
     """The differences on all held-out rows and on those the easy model misses, with their intervals."""
-    everywhere, there = overall["interval"], misses["interval"]
-    told = f"{overall['difference']:+.1f} points on all held-out rows [{everywhere[0]:.1f}, {everywhere[1]:.1f}]"
-    if there[0] is None:
-        return told
-    where = f"on the {misses['rows']:,} {EASY_MISSES} [{there[0]:.1f}, {there[1]:.1f}]"
-    return f"{told}, {misses['difference']:+.1f} {where}"
+    told, there = f"{with_interval(overall)} points on all held-out rows", with_interval(misses)
+    return f"{told}, {there} on the {misses['rows']:,} {EASY_MISSES}" if there else told
 
 
 def report_trial(trial: Trial, rival: str, own: OwnData, max_cost: float) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from debiaser.report.audit_figures import break_even
-from debiaser.report.audit_words import interval, p_words, signed, value_of
+from debiaser.report.audit_words import interval, p_words, value_of
 from debiaser.report.runs import number
-from debiaser.report.tables import count, spread
+from debiaser.report.tables import count, signed, spread, with_interval
 
 Part = dict[str, Any]
 PLAIN = {"easy": "the easy model itself"}
@@ -30,7 +30,7 @@ def repair(findings: Part) -> Part | None:
         "samples_seen": count(number(content.get("samples_seen"))),
         "tests": _tests(content.get("test") or {}),
         "rows": [
-            {"name": name, "role": role, "minus": _minus(numbers.get("minus_vanilla") or {})}
+            {"name": name, "role": role, "minus": with_interval(numbers.get("minus_vanilla") or {})}
             | {key: _cell(numbers.get(key)) for key in ("overall", "easy_misses")}
             for name, role, numbers in models
         ],
@@ -66,14 +66,6 @@ def _cell(value: Any) -> str:
     return spread(number(value), None)
 
 
-def _minus(test: Part) -> str:
-    """A difference and its interval, in points."""
-    value, bounds = number(test.get("difference")), [number(bound) for bound in test.get("interval") or []]
-    if value is None or len(bounds) != 2 or None in bounds:
-        return ""
-    return f"{signed(value)} [{', '.join(signed(bound or 0.0) for bound in bounds)}]"
-
-
 def _table(models: list[tuple[str, str, Part]], key: str, title: str) -> Part | None:
     """One line per class or group, one column per model."""
     names = list(dict.fromkeys(name for _, _, numbers in models for name in numbers.get(key) or {}))
@@ -97,17 +89,11 @@ def _test(test: Part) -> str:
     difference = number(test.get("difference"))
     if difference is None:
         return ""
-    bounds = [number(bound) for bound in test.get("interval") or []]
-    parts = []
-    if len(bounds) == 2 and None not in bounds:
-        parts.append(f"95% interval {bounds[0]:+.1f} to {bounds[1]:+.1f}")
-    parts += [text for text in (p_words(test.get("p")),) if text]
-    units = number(test.get("units"))
-    if units is not None:
-        parts.append(f"{count(units)} units")
+    told, units = with_interval(test), number(test.get("units"))
+    parts = ["95% interval" if told else "", p_words(test.get("p")), "" if units is None else f"{count(units)} units"]
     where = f" on {test['on']}" if test.get("on") else ""
-    detail = f" ({', '.join(parts)})" if parts else ""
-    return f"Difference{where}: {difference:+.1f} points{detail}."
+    detail = f" ({', '.join(filter(None, parts))})" if any(parts) else ""
+    return f"Difference{where}: {told or signed(difference)} points{detail}."
 
 
 def _selection(choice: Part) -> Part | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from debiaser.report import audit_figures as figures
 from debiaser.report.runs import number
-from debiaser.report.tables import count
+from debiaser.report.tables import count, signed
 from debiaser.report.words import part, percent
 
 Part = dict[str, Any]
@@ -119,11 +119,6 @@ def _points(estimate: Part) -> str:
         return ""
     between = interval(estimate, signed)
     return f"{signed(value)} points beyond chance" + (f", {between}" if between else "")
-
-
-def signed(value: float) -> str:
-    """+0.4, and never -0.0."""
-    return f"{round(value, 1) + 0.0:+.1f}"
 
 
 def p_words(value: Any) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from debiaser.report.tables import with_interval
+
 
 def record_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line per row, under the names that the first one has."""
@@ -14,8 +16,7 @@ def record_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """What an audit or a debiasing of someone's own data reached (`benchmarks/own_data.py`), as a row."""
     everyone = found.get("regret", {}).get("overall", {})
-    compared = found.get("test", {})
-    interval, rival = compared.get("interval", ()), found.get("selection", {}).get("rival")
+    compared, rival = with_interval(found.get("test", {})), found.get("selection", {}).get("rival")
     return {
         "data": name.replace("_noise", ", labels flipped: "),
         "verdict": found["verdict"],
@@ -24,9 +25,7 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
         "chosen": found.get("regret", {}).get("chosen", "–"),
         **{f"{each}, %": everyone.get(full, "–") for each, full in CANDIDATES.items()},
-        "its rival minus vanilla": f"{compared['difference']:+.1f} [{interval[0]:.1f}, {interval[1]:.1f}] ({rival})"
-        if interval
-        else "–",
+        "its rival minus vanilla": f"{compared} ({rival})" if compared else "–",
         "minutes, where nothing else ran": found["seconds"] / 60 if found["seconds"] else "–",
     }
 

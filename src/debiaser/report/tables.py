@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from debiaser.report.names import METHODS, method_name
@@ -152,6 +152,19 @@ def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
     if mean is None:
         return "–"
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def signed(value: float) -> str:
+    """+0.4, and never -0.0."""
+    return f"{round(value, 1) + 0.0:+.1f}"
+
+
+def with_interval(compared: Mapping[str, Any]) -> str:
+    """`+37.5 [31.0, 44.0]`: a difference in points and its 95% interval; nothing where one of them is unknown."""
+    value, *bounds = (number(each) for each in (compared.get("difference"), *(compared.get("interval") or ())))
+    if value is None or len(bounds) != 2 or None in bounds:
+        return ""
+    return f"{signed(value)} [{', '.join(f'{round(bound or 0.0, 1) + 0.0:.1f}' for bound in bounds)}]"
 
 
 def share(fraction: float | None) -> str:
