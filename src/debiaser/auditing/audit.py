@@ -128,29 +128,29 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
         recoverable(easy, kinds, pool, y),
         [few(each.empty_cells()) for each in suspects if each.flagged and each.empty],
     )
-    ruled = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
-    known = () if isinstance(views, Problem) else views
-    named = named_view(views, swaps, ruled[0])
+    ruling, reasons = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
+    named = named_view(views, swaps, ruling)
     kinds, planted, controls = checked_kinds(subject, desk, easy, kinds, swaps, named)
     seeds = "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
     return Examined(
-        subject,
-        desk,
-        pool,
-        easy,
-        plain,
-        kinds,
-        swaps,
-        suspects,
-        troubles,
-        *ruled,
-        model,
-        known,
-        named,
-        planted,
-        controls,
+        subject=subject,
+        desk=desk,
+        pool=pool,
+        easy=easy,
+        plain=plain,
+        kinds=kinds,
+        swaps=swaps,
+        suspects=suspects,
+        troubles=troubles,
+        verdict=ruling,
+        reasons=reasons,
+        model=model,
+        views=() if isinstance(views, Problem) else views,
+        named=named,
+        planted=planted,
+        controls=controls,
     )
 
 

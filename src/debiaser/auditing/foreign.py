@@ -17,6 +17,7 @@ from debiaser.auditing.scoring import Desk, OutOfFold
 from debiaser.auditing.subject import Subject, cache_folder, file_of, picture_stream, pictures_of, texts_of
 from debiaser.auditing.summary import histogram, ranks, rests_on
 from debiaser.auditing.suspects import find_suspects
+from debiaser.auditing.verdict import CANNOT_TELL
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse, Problem
 from debiaser.files import make_folder, replacing
@@ -48,7 +49,7 @@ def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLik
         "source": "arrays",
         "kind": "answers",
         "examined": examined_line(features),
-        "verdict": "cannot tell",
+        "verdict": CANNOT_TELL,
         "reasons": [ONLY_ANSWERS],
         "n": len(y),
         "units": len(y),
@@ -85,23 +86,19 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
     material = shown_material(own, folder)
     subject = Subject(own, material, None, material.inputs.shape[-1])
     desk = Desk(material, y, np.zeros(len(y), np.int64), folder / "work", Silence())
-    pool = np.arange(len(y))
-    troubles = health.check(y, said.answer, said.answer, own.classes, "Check the order of the rows.")
-    suspects = find_suspects(own.columns, y, own.unit, missed, own.classes)
-    model = examined_line(features)
     return Examined(
-        subject,
-        desk,
-        pool,
-        said,
-        said,
-        kinds,
-        Problem(ONLY_ANSWERS),
-        suspects,
-        troubles,
-        "cannot tell",
-        [ONLY_ANSWERS],
-        model,
+        subject=subject,
+        desk=desk,
+        pool=np.arange(len(y)),
+        easy=said,
+        plain=said,
+        kinds=kinds,
+        swaps=Problem(ONLY_ANSWERS),
+        suspects=find_suspects(own.columns, y, own.unit, missed, own.classes),
+        troubles=health.check(y, said.answer, said.answer, own.classes, "Check the order of the rows."),
+        verdict=CANNOT_TELL,
+        reasons=[ONLY_ANSWERS],
+        model=examined_line(features),
     )
 
 
