@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from debiaser.data.archives import open_bundle
-from debiaser.data.formats import FormatError
+from debiaser.data.formats import FormatError, extract
 from layouts import Content, write_folder, write_tar, write_zip
 
 FILES: Content = {"train/a b.txt": b"one" * 5000, "train/deep/er/c.bin": bytes(range(256)), "test/empty": b""}
@@ -117,6 +117,23 @@ def test_unsafe_tar_is_refused_and_nothing_stays(kind: str, mode: str, tmp_path:
     with pytest.raises(FormatError, match=r"set\.tar.* is unsafe"):
         open_bundle(path, tmp_path / "kept")
     assert not [each for each in tmp_path.rglob("*") if each.is_file() and each != path]
+
+
+@pytest.mark.parametrize("kind", UNSAFE)
+def test_an_unsafe_tar_writes_nothing_but_the_wanted_file_before_it(kind: str, tmp_path: Path) -> None:
+    path, folder = hostile_tar(tmp_path / "set.tar", UNSAFE[kind], "w:gz"), tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+    with pytest.raises(FormatError, match="outside its own folder" if UNSAFE[kind].isreg() else "a link or a device"):
+        extract(path, ("good.txt", "link"), folder, 10**6)
+    assert {each for each in tmp_path.rglob("*") if not each.is_dir()} == {path, folder / "good.txt"}
+
+
+def test_files_are_taken_out_of_a_tar_that_has_them_and_is_no_bomb(tmp_path: Path) -> None:
+    path = write_tar({"a": b"1", "huge": bytes(2 * 10**6)}, tmp_path / "set.tar.gz", "w:gz")
+    with pytest.raises(FormatError, match="unpacks to more than"):
+        extract(path, ("a",), tmp_path, 10**6)
+    with pytest.raises(FormatError, match="does not hold b"):
+        extract(path, ("a", "b"), tmp_path, 10**7)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:/x", "..\\x"])
