@@ -36,6 +36,114 @@ def coloured_digits(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.n
     return (grey * COLOURS[colour][:, None, None]).astype(np.uint8), label, colour, mistaken
 
 
+DUPLICATES = [
+    {"ids": ["a/7.png", "b/9.png"], "across": True},
+    {"ids": ["a/1.png", "a/2.png"], "across": False},
+]
+HEALTH = {
+    "ok": False,
+    "findings": [{"what": "Class 3 collapsed.", "why": "It has few rows.", "do": "Add some, or join it."}],
+    "easy_accuracy": estimate(88.0, 86.0, 90.0),
+    "plain_accuracy": estimate(93.0, 91.0, 95.0),
+}
+VIEWS = [
+    {
+        "name": "colour",
+        "title": "Colour cast",
+        "follows": 30.0,
+        "chance": 6.0,
+        "p": 0.001,
+        "nuisance": True,
+        "null": 8.0,
+    }
+    | {"excess": estimate(24.0, 20.0, 28.0), "rows": 900},
+    {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True}
+    | {"excess": estimate(-0.5, -2.0, 1.0), "rows": 900},
+    {"name": "texture", "title": "Patch texture", "follows": 9.0, "chance": 6.0, "p": 0.2, "nuisance": False}
+    | {"excess": estimate(3.0, -1.0, 7.0), "rows": 900},
+]
+SUSPECTS = [
+    {"column": "hospital", "balanced_accuracy": 62.0, "chance": 10.0, "p": 0.001, "q": 0.004, "flagged": True}
+    | {"values": [{"value": "north", "n": 300, "error_rate": 2.0}, {"value": "", "n": 9, "error_rate": 40.0}]}
+    | {"empty": [{"value": "north", "label": "3"}]},
+    {"column": "width", "balanced_accuracy": 11.0, "chance": 10.0, "p": 0.4, "q": 0.6, "flagged": False}
+    | {"values": []},
+]
+PRICE = {
+    "gain": estimate(37.5, 31.0, 44.0),
+    "cost": estimate(1.2, 0.4, 2.0),
+    "break_even": estimate(3.1, 2.0, 4.6),
+    "before": {"follow": 97.0, "against": 41.0},
+    "after": {"follow": 95.8, "against": 78.5},
+    "sentence": "Better if more than 3.1% [2.0, 4.6] of the cases in the field go against the rule.",
+}
+
+
+def selection() -> dict[str, Any]:
+    """How the model was chosen among five."""
+    return {
+        "chosen": "PGD, 75% of draws by score",
+        "sentence": "Chosen on 120 validation rows: PGD, 75% of draws by score (88.0; vanilla 61.0).",
+        "candidates": [
+            {"name": name, "criterion": value, "error": 1.2, "worst_class": value - 4, "planted": value + 4}
+            | {"overall": 93.0, "vetoed": name.endswith("100% of draws by score")}
+            for name, value in (
+                ("vanilla (class-balanced)", 61.0),
+                ("augmentation only", 63.0),
+                ("PGD, 50% of draws by score", 84.0),
+                ("PGD, 75% of draws by score", 88.0),
+                ("PGD, 100% of draws by score", 87.5),
+            )
+        ],
+    }
+
+
+def repair(names: list[str]) -> dict[str, Any]:
+    """The models before and after with their controls, the test between them, and what it costs."""
+    model = {"overall": {"mean": 91.2, "sd": 0.8}, "easy_misses": {"mean": 41.0, "sd": 3.0}, "groups": {}}
+    model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}}
+    minus = {"minus_vanilla": {"difference": 37.5, "interval": [31.0, 44.0]}}
+    better = {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, **minus}
+    return {
+        "seeds": 3,
+        "samples_seen": 70_000,
+        "before": {"vanilla": model},
+        "after": {"PGD": better},
+        "controls": {"augmentation only": model},
+        "test": {
+            "difference": 37.5,
+            "interval": [31.0, 44.0],
+            "p": 0.001,
+            "units": 120,
+            "on": "all held-out rows",
+        },
+        "helped": True,
+        "cost": {"points lost on rows that follow the rule": estimate(0.8, 0.2, 1.4)},
+        "sentence": "Training against the rule helped: 78.5% of the rows that the easy model misses are now right.",
+        "chosen": "PGD, 75% of draws by score",
+        "selection": selection(),
+        "price": PRICE,
+        "views_after": [
+            {"name": "colour", "title": "Colour cast", "follows": 8.0, "chance": 6.0, "null": 8.1, "p": 0.2}
+            | {"nuisance": True, "excess": estimate(2.0, -1.0, 5.0), "rows": 90},
+        ],
+    }
+
+
+def plane() -> list[dict[str, Any]]:
+    """Forty points of each kind: how sure the easy and the judging model are of the label."""
+    return [
+        {"easy": float(a), "judge": float(b), "kind": kind}
+        for kind, easy, judge in (
+            ("aligned", 0.95, 0.9),
+            ("conflicting", 0.05, 0.85),
+            ("mislabelled", 0.03, 0.06),
+            ("planted", 0.04, 0.8),
+        )
+        for a, b in np.clip(np.random.default_rng(5).normal((easy, judge), 0.06, (40, 2)), 0, 1).tolist()
+    ]
+
+
 def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     """An `audit.json` with every part in it."""
     n = len(label)
@@ -44,10 +152,6 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         for k, name in enumerate(names)
     ]
     edges = np.linspace(0, score.max(), 21)
-    model = {"overall": {"mean": 91.2, "sd": 0.8}, "easy_misses": {"mean": 41.0, "sd": 3.0}, "groups": {}}
-    model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}}
-    minus = {"minus_vanilla": {"difference": 37.5, "interval": [31.0, 44.0]}}
-    better = {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, **minus}
     return {
         "source": "scans/clinic",
         "kind": kind,
@@ -64,102 +168,20 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "choices": {"network": "SimConv-1", "folds": "5", "seeds": "2", "size": "32 px"},
         "unreadable": [{"id": f"broken/{k}.png", "reason": "truncated file"} for k in range(30)],
         "left_out": [{"id": "odd/1.png", "reason": "no label"}],
-        "duplicates": [
-            {"ids": ["a/7.png", "b/9.png"], "across": True},
-            {"ids": ["a/1.png", "a/2.png"], "across": False},
-        ],
-        "health": {
-            "ok": False,
-            "findings": [{"what": "Class 3 collapsed.", "why": "It has few rows.", "do": "Add some, or join it."}],
-            "easy_accuracy": estimate(88.0, 86.0, 90.0),
-            "plain_accuracy": estimate(93.0, 91.0, 95.0),
-        },
+        "duplicates": DUPLICATES,
+        "health": HEALTH,
         "conflicting_share": estimate(0.135, 0.11, 0.16),
         "mislabelled_share": estimate(0.03, 0.02, 0.045),
         "effective_sample_size": estimate(180.0),
-        "views": [
-            {
-                "name": "colour",
-                "title": "Colour cast",
-                "follows": 30.0,
-                "chance": 6.0,
-                "p": 0.001,
-                "nuisance": True,
-                "null": 8.0,
-            }
-            | {"excess": estimate(24.0, 20.0, 28.0), "rows": 900},
-            {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True}
-            | {"excess": estimate(-0.5, -2.0, 1.0), "rows": 900},
-            {"name": "texture", "title": "Patch texture", "follows": 9.0, "chance": 6.0, "p": 0.2, "nuisance": False}
-            | {"excess": estimate(3.0, -1.0, 7.0), "rows": 900},
-        ],
-        "suspects": [
-            {"column": "hospital", "balanced_accuracy": 62.0, "chance": 10.0, "p": 0.001, "q": 0.004, "flagged": True}
-            | {"values": [{"value": "north", "n": 300, "error_rate": 2.0}, {"value": "", "n": 9, "error_rate": 40.0}]}
-            | {"empty": [{"value": "north", "label": "3"}]},
-            {"column": "width", "balanced_accuracy": 11.0, "chance": 10.0, "p": 0.4, "q": 0.6, "flagged": False}
-            | {"values": []},
-        ],
-        "repair": {
-            "seeds": 3,
-            "samples_seen": 70_000,
-            "before": {"vanilla": model},
-            "after": {"PGD": better},
-            "controls": {"augmentation only": model},
-            "test": {
-                "difference": 37.5,
-                "interval": [31.0, 44.0],
-                "p": 0.001,
-                "units": 120,
-                "on": "all held-out rows",
-            },
-            "helped": True,
-            "cost": {"points lost on rows that follow the rule": estimate(0.8, 0.2, 1.4)},
-            "sentence": "Training against the rule helped: 78.5% of the rows that the easy model misses are now right.",
-            "chosen": "PGD, 75% of draws by score",
-            "selection": {
-                "chosen": "PGD, 75% of draws by score",
-                "sentence": "Chosen on 120 validation rows: PGD, 75% of draws by score (88.0; vanilla 61.0).",
-                "candidates": [
-                    {"name": name, "criterion": value, "error": 1.2, "worst_class": value - 4, "planted": value + 4}
-                    | {"overall": 93.0, "vetoed": name.endswith("100% of draws by score")}
-                    for name, value in (
-                        ("vanilla (class-balanced)", 61.0),
-                        ("augmentation only", 63.0),
-                        ("PGD, 50% of draws by score", 84.0),
-                        ("PGD, 75% of draws by score", 88.0),
-                        ("PGD, 100% of draws by score", 87.5),
-                    )
-                ],
-            },
-            "price": {
-                "gain": estimate(37.5, 31.0, 44.0),
-                "cost": estimate(1.2, 0.4, 2.0),
-                "break_even": estimate(3.1, 2.0, 4.6),
-                "before": {"follow": 97.0, "against": 41.0},
-                "after": {"follow": 95.8, "against": 78.5},
-                "sentence": "Better if more than 3.1% [2.0, 4.6] of the cases in the field go against the rule.",
-            },
-            "views_after": [
-                {"name": "colour", "title": "Colour cast", "follows": 8.0, "chance": 6.0, "null": 8.1, "p": 0.2}
-                | {"nuisance": True, "excess": estimate(2.0, -1.0, 5.0), "rows": 90},
-            ],
-        },
+        "views": VIEWS,
+        "suspects": SUSPECTS,
+        "repair": repair(names),
         "field": estimate(21.0, 15.0, 27.0)
         | {"n": 400, "sentence": "In the field 21.0% [15.0, 27.0] of 400 cases go against the rule."},
         "kinds": {"asserted": True, "why": ""},
         "planted": {"sentence": "Checked on rows made on purpose: of 600 the easy model misses 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),
-        "plane": [
-            {"easy": float(a), "judge": float(b), "kind": kind}
-            for kind, easy, judge in (
-                ("aligned", 0.95, 0.9),
-                ("conflicting", 0.05, 0.85),
-                ("mislabelled", 0.03, 0.06),
-                ("planted", 0.04, 0.8),
-            )
-            for a, b in np.clip(np.random.default_rng(5).normal((easy, judge), 0.06, (40, 2)), 0, 1).tolist()
-        ],
+        "plane": plane(),
         "next": {
             "sentences": ["Look at the pictures below, mark a few dozen, and run the audit again with your marks."],
             "snippet": 'import debiaser\nresult = debiaser.debias("scans/clinic")\nresult.save("model")',
