@@ -10,10 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
+from clusters import lie_of_conflicting
 
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import new_spec
@@ -41,22 +39,6 @@ def reference_outputs(benchmark: Benchmark, rho: float, seed: int) -> Outputs:
     return task.outputs(task.fit(Supervised(task.new_model()), "reference"))
 
 
-def described(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:
-    """How the conflicting rows lie in the clusters."""
-    sizes = np.bincount(clusters)
-    caught = np.bincount(clusters, conflicting, len(sizes))
-    weights = len(clusters) / sizes[clusters]
-    mostly = caught > sizes / 2  # clusters that hold conflicting rows above all
-    return {
-        "largest conflicting share of a cluster": float((caught / np.maximum(sizes, 1)).max()),
-        "conflicting rows in mostly conflicting clusters": float(caught[mostly].sum() / conflicting.sum()),
-        "weight of a conflicting over an aligned row": float(
-            weights[conflicting].mean() / weights[~conflicting].mean()
-        ),
-        "AUROC of the weight": float(roc_auc_score(conflicting, weights)),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rho", type=float, default=0.005)
@@ -73,7 +55,9 @@ def main() -> None:
     wrong = (outputs.logits.argmax(1) != outputs.labels).numpy()
     found["conflicting rows that the reference misses"] = float(wrong[conflicting].mean())
     for k in MANY:
-        rows.append({"clusters per class": k, **described(class_clusters(outputs, k, chosen.seed), conflicting)})
+        rows.append(
+            {"clusters per class": k, **lie_of_conflicting(class_clusters(outputs, k, chosen.seed), conflicting)}
+        )
         print(json.dumps(rows[-1]), flush=True)
     write_json(chosen.out, found)
 

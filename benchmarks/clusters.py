@@ -10,9 +10,26 @@ import json
 from pathlib import Path
 
 import numpy as np
-from bpa_clusters import described
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 from debiaser.files import write_json
+
+
+def lie_of_conflicting(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:
+    """How the conflicting rows lie in the clusters."""
+    sizes = np.bincount(clusters)
+    caught = np.bincount(clusters, conflicting, len(sizes))
+    weights = len(clusters) / sizes[clusters]
+    mostly = caught > sizes / 2  # clusters that hold conflicting rows above all
+    return {
+        "largest conflicting share of a cluster": float((caught / np.maximum(sizes, 1)).max()),
+        "conflicting rows in mostly conflicting clusters": float(caught[mostly].sum() / conflicting.sum()),
+        "weight of a conflicting over an aligned row": float(
+            weights[conflicting].mean() / weights[~conflicting].mean()
+        ),
+        "AUROC of the weight": float(roc_auc_score(conflicting, weights)),
+    }
 
 
 def row_of(folder: Path) -> dict[str, object]:
@@ -26,7 +43,7 @@ def row_of(folder: Path) -> dict[str, object]:
         "seed": result["seed"],
         "unbiased accuracy": result["metrics"]["unbiased"],
         "clusters": len(np.unique(clusters)),
-        **described(clusters.astype(np.int64), conflicting),
+        **lie_of_conflicting(clusters.astype(np.int64), conflicting),
     }
 
 
