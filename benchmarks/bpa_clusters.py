@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import torch
-from clusters import lie_of_conflicting
+from clusters import conflicting_in
 
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import new_spec
@@ -55,9 +55,7 @@ def main() -> None:
     wrong = (outputs.logits.argmax(1) != outputs.labels).numpy()
     found["conflicting rows that the reference misses"] = float(wrong[conflicting].mean())
     for k in MANY:
-        rows.append(
-            {"clusters per class": k, **lie_of_conflicting(class_clusters(outputs, k, chosen.seed), conflicting)}
-        )
+        rows.append({"clusters per class": k, **conflicting_in(class_clusters(outputs, k, chosen.seed), conflicting)})
         print(json.dumps(rows[-1]), flush=True)
     write_json(chosen.out, found)
 

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from debiaser.files import write_json
 
 
-def lie_of_conflicting(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:
+def conflicting_in(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:
     """How the conflicting rows lie in the clusters."""
     sizes = np.bincount(clusters)
     caught = np.bincount(clusters, conflicting, len(sizes))
@@ -43,7 +43,7 @@ def row_of(folder: Path) -> dict[str, object]:
         "seed": result["seed"],
         "unbiased accuracy": result["metrics"]["unbiased"],
         "clusters": len(np.unique(clusters)),
-        **lie_of_conflicting(clusters.astype(np.int64), conflicting),
+        **conflicting_in(clusters.astype(np.int64), conflicting),
     }
 
 

@@ -84,6 +84,5 @@ def test_commands_in_the_readme_exist() -> None:
 
     from debiaser.cli import app
 
-    known = get_command(app).commands
-    for words in re.findall(r"^debiaser (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
-        assert words in known
+    named = set(re.findall(r"^debiaser (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {"audit", "debias", "train"} <= named <= get_command(app).commands.keys()
