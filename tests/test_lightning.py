@@ -153,3 +153,16 @@ def test_mistakes_are_told() -> None:
         trainer(2, named).fit(Small(), datamodule=DebiasedData(named))
     with pytest.raises(Misuse, match="scores of 3 rows, the dataset has 50"):
         sampling.load_state_dict({"scores": torch.ones(3)})
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_weights_of_other_precision(precision: str) -> None:
+    sampling = DebiasedSampling(DATA, biased_epochs=1)
+    trainer(2, sampling, precision=precision).fit(Small(), datamodule=DebiasedData(sampling))
+    assert sampling.scores is not None and (sampling.scores > 0).all()
+
+
+def test_a_training_that_ends_too_early_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    sampling = DebiasedSampling(DATA, biased_epochs=2)
+    trainer(9, sampling, max_steps=1).fit(Small(), datamodule=DebiasedData(sampling))
+    assert "the model is the biased one" in caplog.text

@@ -51,3 +51,8 @@ def test_alpha_outside_is_refused(alpha: float) -> None:
         GCELoss(alpha)
     with pytest.raises(Misuse, match="reduction"):
         GCELoss(reduction="median")
+
+
+def test_labels_that_the_model_has_no_logit_for() -> None:
+    with pytest.raises(Misuse, match=r"between 1 and 5, but the model gives 3 logits: .* from 0 to 2$"):
+        GCELoss()(torch.randn(4, 3), torch.tensor([1, 2, 5, 1]))

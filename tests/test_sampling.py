@@ -214,6 +214,11 @@ def test_a_dataloader_resumes_in_mid_epoch() -> None:
     assert list(first) == list(ScoreSampler(scores).draw(1))  # a pass that is left is over
 
 
+def test_a_state_is_plain_numbers_and_text() -> None:
+    sampler = ScoreSampler(np.ones(7), length=np.int64(6), rank=np.int64(1), world_size=np.int64(2))
+    assert json.loads(json.dumps(sampler.state_dict())) == sampler.state_dict()
+
+
 def test_states_of_others_are_refused() -> None:
     sampler = ScoreSampler(np.ones(10), seed=1)
     next(iter(sampler))

@@ -1,11 +1,14 @@
 """The closed form against one backward pass per sample, on networks that differ in everything that may matter."""
 
 import math
+import random
 import weakref
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -143,9 +146,9 @@ def test_scores_are_in_dataset_order_whatever_the_batch() -> None:
     assert torch.allclose(whole, gradient_norms(model, data, batch_size=5))
     assert torch.allclose(whole, gradient_norms(model, DataLoader(data, batch_size=7)))
     weighted = WeightedRandomSampler([1.0] * 23, 23)
-    for loses_rows in ({"shuffle": True}, {"drop_last": True}, {"sampler": weighted}):
-        with pytest.raises(Misuse, match="shuffle"):
-            gradient_norms(model, DataLoader(data, batch_size=7, **loses_rows))
+    for loses_rows in ({"shuffle": True}, {"drop_last": True}, {"sampler": weighted}, {"batch_size": None}):
+        with pytest.raises(Misuse, match=r"shuffles, .* or does not batch rows"):
+            gradient_norms(model, DataLoader(data, **{"batch_size": 7, **loses_rows}))
     empty = torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)
     for nothing in (TensorDataset(*empty), Split.of(*empty), []):
         with pytest.raises(Misuse, match="no rows"):
@@ -276,6 +279,46 @@ def test_autocast_and_training_after_it() -> None:
         assert torch.allclose(gradient_norms(model, TensorDataset(x, y)), truth, rtol=0.05)
         F.cross_entropy(model(x), y).backward()  # autocast keeps weights that it has cast: these must have gradients
     assert all(each.grad is not None for each in model.parameters())
+
+
+@pytest.mark.parametrize("parameters", ["head", "all"])
+def test_a_network_with_an_autocast_of_its_own(parameters: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As accelerate makes of every network that a Trainer with bf16=True has trained."""
+    (x, y), model = some_rows(), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    truth = gradient_norms(model, TensorDataset(x, y), parameters=parameters)
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    assert torch.allclose(gradient_norms(model, TensorDataset(x, y), parameters=parameters), truth, rtol=0.05)
+    assert not caplog.records
+
+
+def test_logits_in_any_mapping() -> None:
+    class Told(nn.Module):
+        def forward(self, x: Tensor) -> UserDict[str, Tensor]:
+            return UserDict(logits=x)
+
+    (x, y), plain = some_rows(), nn.Linear(6, 3)
+    told = gradient_norms(nn.Sequential(plain, Told()), TensorDataset(x, y))
+    assert torch.equal(told, gradient_norms(plain, TensorDataset(x, y)))
+
+
+def test_random_numbers_go_on_as_before() -> None:
+    """Those of a dataset that augments, and of the loader's own generator."""
+    (x, y), model = some_rows(), nn.Linear(6, 3)
+    own = torch.Generator().manual_seed(0)
+
+    def states() -> list[bytes]:
+        legacy = np.random.get_state()  # noqa: NPY002
+        found = [own.get_state().numpy(), torch.get_rng_state().numpy(), legacy[1], np.array(legacy[2])]
+        return [each.tobytes() for each in found] + [repr(random.getstate()).encode()]
+
+    def shaken(rows: list[Any]) -> Any:
+        noise = random.random() + np.random.rand() + float(torch.rand(1))  # noqa: NPY002
+        a, b = default_collate(rows)
+        return a + noise, b
+
+    before = states()
+    gradient_norms(model, DataLoader(TensorDataset(x, y), 4, generator=own, collate_fn=shaken))
+    assert states() == before
 
 
 @pytest.mark.parametrize("label", ["labels", "label"])

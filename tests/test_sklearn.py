@@ -105,3 +105,8 @@ def test_the_example() -> None:
     found = example("scikit_learn").main()
     assert found["debiased"] > found["plain"]
     assert found["weight of conflicting rows"] > 3 * found["weight of other rows"]
+
+
+def test_a_batch_of_one(data: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(Misuse, match=r"a batch of 1 cannot train .* at least 2$"):
+        DebiasedClassifier(batch_size=1).fit(*data)

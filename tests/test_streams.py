@@ -90,6 +90,32 @@ def test_a_stream_that_breaks_is_taken_up_again(case: tuple, tmp_path: Path) -> 
     assert score_stream(model, done, tmp_path, batch_size=8, part_rows=16) == 50 and done.asked == 0
 
 
+def test_a_stream_that_became_shorter_is_refused(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    with pytest.raises(ConnectionError):
+        score_stream(model, Rows(x, y, breaks=45), tmp_path, batch_size=8, part_rows=16)
+    columns = {"features": x[:20].tolist(), "label": y[:20].tolist()}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "short.parquet")
+    rows = ParquetRows([tmp_path / "short.parquet"], lambda row: (torch.tensor(row["features"]), row["label"]))
+    for short in (Rows(x[:20], y[:20]), TensorDataset(x[:20], y[:20]), rows, DataLoader(Rows(x[:20], y[:20]), 8)):
+        with pytest.raises(Problem, match="ends before row 32"):
+            score_stream(model, short, tmp_path, batch_size=8, part_rows=16)
+
+
+def test_a_row_is_named_by_its_number_in_the_stream(case: tuple, tmp_path: Path) -> None:
+    model, x, y, _ = case
+    x = x.clone()
+    x[37] = float("nan")
+    with pytest.raises(Problem, match="the first in row 37"):
+        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+
+
+def test_rows_that_make_no_batch(case: tuple, tmp_path: Path) -> None:
+    ragged = [(torch.zeros(6), 0), (torch.zeros(5), 1)]
+    with pytest.raises(Problem, match=r"do not make a batch .*read="):
+        score_stream(case[0], iter(ragged), tmp_path)
+
+
 def whole(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> Tensor:
     score_stream(model, Rows(x, y), path, batch_size=8, part_rows=16)
     return read_scores(path)
@@ -168,6 +194,20 @@ def test_tar_shards(tmp_path: Path) -> None:
         (tmp_path / "0.tar").write_bytes(whole[:length])
         with pytest.raises(Problem, match=r"cannot read the (sample|shard) .*unexpected end"):
             list(Shards([tmp_path / "0.tar"]))
+
+
+def test_whatever_a_sample_leads_to_names_it(tmp_path: Path) -> None:
+    place = tmp_path / "a.tar.gz"
+    with tarfile.open(place, "w:gz") as archive:
+        add(archive, "a.npy", np.random.default_rng(0).bytes(5000))
+    with pytest.raises(Problem, match=r"the sample '/a' in .*a.tar.gz: KeyError: 'jpg'; mend"):
+        list(Shards([place], read=lambda files: files["jpg"]))
+    place.write_bytes(place.read_bytes()[:2000])
+    with pytest.raises(Problem, match=r"cannot read the (sample|shard) .*a.tar.gz.*; mend"):
+        list(Shards([place]))
+    parquet.write_table(pyarrow.table({"x": [1.0], "label": [None]}), tmp_path / "a.parquet")
+    with pytest.raises(Problem, match=r"cannot read a row of .*a.parquet: .*None.*; mend"):
+        list(ParquetRows([tmp_path / "a.parquet"]))
 
 
 def png(pixels: np.ndarray) -> bytes:

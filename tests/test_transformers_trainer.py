@@ -125,3 +125,33 @@ def test_gce_of_a_step(tmp_path: Path) -> None:
     assert torch.isclose(trainer._gce({"logits": logits}, labels), whole)
     parts = [trainer._gce({"logits": logits[part]}, labels[part], 6) for part in (slice(2), slice(2, 6))]
     assert torch.isclose(sum(parts), whole)
+
+
+def test_bf16_and_metrics(tmp_path: Path) -> None:
+    choice = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "sure"}
+    args = arguments(tmp_path, bf16=True, num_train_epochs=1, load_best_model_at_end=True, **choice)
+    named = {"eval_dataset": ROWS, "compute_metrics": lambda answers: {"sure": float(answers.predictions.max())}}
+    trainer = DebiasedTrainer(bert(), args, train_dataset=ROWS, **named)
+    trainer.train()
+    assert trainer.state.best_metric is not None and (trainer.scores_ > 0).all()
+
+
+def test_a_model_that_is_made_by_a_function_is_trained_on(tmp_path: Path) -> None:
+    class Begun(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **_):  # type: ignore[no-untyped-def]
+            self.scores = gradient_norms(model, DataLoader(ROWS, 8))
+
+    given = DebiasedTrainer(bert(), arguments(tmp_path / "given"), train_dataset=ROWS)
+    given.train()
+    made = DebiasedTrainer(
+        model_init=bert, args=arguments(tmp_path / "made"), train_dataset=ROWS, callbacks=[begun := Begun()]
+    )
+    for _ in range(2):
+        made.train()
+        assert torch.equal(made.scores_, given.scores_), "each time the first step begins with a new model"
+        assert torch.equal(begun.scores, made.scores_), "the last step goes on with it"
+
+
+def test_a_first_training_that_cannot_be_meant(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="biased_epochs must be at least 0"):
+        DebiasedTrainer(bert(), arguments(tmp_path), train_dataset=ROWS, biased_epochs=-1)

@@ -1,6 +1,7 @@
 """PGD inside a Lightning training: a callback that owns the sampler, and a data module that uses it."""
 
 import importlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ try:
     pl = importlib.import_module("lightning.pytorch")
 except ImportError as error:
     raise absent("lightning", "lightning") from error
+log = logging.getLogger("debiaser")
 Callback: Any = pl.Callback
 LightningDataModule: Any = pl.LightningDataModule
 
@@ -123,7 +125,9 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
         if not self.sampler.passes and not trainer.sanity_checking and trainer.current_epoch > 0:
             raise replaced("no rows were asked of it in this epoch")
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
-            self.sampler.scores = gradient_norms(pl_module, self.dataset, self.p, self.power, head=self.head)
+            convert = trainer.precision_plugin.convert_input  # to 16 or 64 bits, where the module's weights are
+            with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
+                self.sampler.scores = gradient_norms(pl_module, self.dataset, self.p, self.power, head=self.head)
             self._restore(pl_module)
             if self.reset:
                 trainer.strategy.setup_optimizers(trainer)
@@ -131,6 +135,11 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """The module has its own loss again, however far it came."""
         self._restore(pl_module)
+        if self.scores is None:
+            log.warning(
+                "the training ended before biased_epochs=%d were over: the model is the biased one; train longer",
+                self.biased_epochs,
+            )
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""

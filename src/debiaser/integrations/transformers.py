@@ -23,6 +23,7 @@ try:
 except ImportError as error:
     raise absent("transformers with accelerate", "trainer") from error
 Trainer: Any = library.Trainer
+set_seed: Any = library.set_seed
 TrainerCallback: Any = library.TrainerCallback
 get_last_checkpoint: Any = importlib.import_module("transformers.trainer_utils").get_last_checkpoint
 
@@ -41,6 +42,8 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
     if something replaced it.
     """
 
+    sampler_: ScoreSampler | None = None  # that of the last training, once it is under way
+
     def __init__(
         self,
         *args: Any,
@@ -56,13 +59,18 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
         check_norm(p, power)
         if not hasattr(self.train_dataset, "__len__"):
             raise Misuse("DebiasedTrainer scores every training row: give a train_dataset with a length, not a stream")
+        if biased_epochs is not None and biased_epochs < 0:
+            raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
         self.biased_epochs, self.alpha, self.p, self.power, self.head = biased_epochs, alpha, p, power, head
         self.scores_: Tensor | None = None
-        self.sampler_: ScoreSampler | None = None
         self.add_callback(OwnSampler(self))
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **named: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **named: Any) -> Any:
         """The three steps; what Trainer.train gives for the last one."""
+        self.sampler_ = None
+        if self.model_init is not None:  # as in Trainer, every training begins with a new model
+            set_seed(self.args.seed)
+            self.model = self.call_model_init(trial)
         kept = Path(self.args.output_dir) / SCORES
         resuming = bool(resume_from_checkpoint)
         self.scores_ = read_scores(kept, len(self.train_dataset)) if resuming else None
@@ -75,7 +83,11 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
         self.sampler_ = ScoreSampler(self.scores_, seed=self.args.seed, rank=0, world_size=1)
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
-        return super().train(resume_from_checkpoint, *args, **named)  # step 3
+        return super().train(resume_from_checkpoint, trial, **named)  # step 3
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model; in the last step, that of the first one, which is trained on."""
+        return super().call_model_init(trial) if self.sampler_ is None else self.model
 
     def _train_biased(self, resuming: bool) -> None:
         """Train the model with GCE, in place."""
@@ -93,6 +105,8 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
             eval_dataset=self.eval_dataset,
             processing_class=self.processing_class,
             compute_loss_func=self._gce,
+            compute_metrics=self.compute_metrics,
+            preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
         )
         last = get_last_checkpoint(args.output_dir) if resuming else None
         biased.train(resume_from_checkpoint=last)

@@ -25,7 +25,7 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
     rows = len(loader.dataset) if isinstance(loader.dataset, Sized) else None
     first = 0
     try:
-        for item in loader:
+        for item in in_order(loader):
             x, y = split_item(item)
             yield Batch(x, y, torch.arange(first, first + len(y)))
             first += len(y)
@@ -35,6 +35,15 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
         raise
     if rows is not None and isinstance(loader.dataset, Sized) and not rows == first == len(loader.dataset):
         raise changed_length(rows, first if first != rows else len(loader.dataset))
+
+
+def in_order(loader: DataLoader[Any]) -> Iterator[Any]:
+    """What the loader gives; its own generator, of which it draws a seed for workers, is left as it was."""
+    state = loader.generator.get_state() if loader.generator else None
+    items = iter(loader)
+    if loader.generator and state is not None:
+        loader.generator.set_state(state)
+    return items
 
 
 def part_of(batch: Batch, part: slice) -> Batch:
@@ -66,8 +75,8 @@ def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
         plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
         if not plain or data.drop_last:
             raise Misuse(
-                "the DataLoader shuffles, samples or drops rows, so scores would lose their rows: "
-                "pass the dataset itself, or a DataLoader without shuffle, sampler and drop_last"
+                "the DataLoader shuffles, samples, drops or does not batch rows, so scores would lose their rows: "
+                "pass the dataset itself, or a DataLoader without shuffle, sampler, drop_last and batch_size=None"
             )
         return data
     if isinstance(data, tuple) and all(isinstance(each, Tensor) for each in data):

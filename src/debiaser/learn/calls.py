@@ -1,10 +1,12 @@
 """Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back."""
 
 import inspect
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -42,10 +44,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[None]:
-    """Random numbers may be drawn inside; afterwards the generators are as they were."""
+    """Random numbers may be drawn inside, by torch, numpy or Python; afterwards the generators are as they were."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # what datasets still draw from
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
 
 
 def logits_of(output: Any) -> Tensor:
@@ -54,7 +61,7 @@ def logits_of(output: Any) -> Tensor:
         return output
     if hasattr(output, "logits"):
         return output.logits  # type: ignore[no-any-return]
-    if isinstance(output, dict) and "logits" in output:
+    if isinstance(output, Mapping) and "logits" in output:
         return output["logits"]  # type: ignore[no-any-return]
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]

@@ -162,7 +162,8 @@ class Head:
             )
         if not (same(out, logits) or same_but_for_shifts(out, logits)):
             raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
-        if not self.is_proven and not close(out, plain_output(self.layer, entering)):
+        alike = entering.to(self.layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
+        if not self.is_proven and not close(out, plain_output(self.layer, alike)):
             raise self.unfit("changes its input, its weight or its output beside the product of the two")
         self.is_proven = True
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))

@@ -10,7 +10,13 @@ from debiaser.learn.calls import at_least_single
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """(b,) -log f(y|x), in 32 bits or more."""
-    return F.cross_entropy(at_least_single(logits), y, reduction="none")
+    try:
+        return F.cross_entropy(at_least_single(logits), y, reduction="none")
+    except IndexError as error:  # looked for only then: a loss must not wait for a GPU
+        raise Misuse(
+            f"the labels of this batch lie between {int(y.min())} and {int(y.max())}, but the model gives "
+            f"{logits.shape[1]} logits: labels must be class numbers from 0 to {logits.shape[1] - 1}"
+        ) from error
 
 
 def generalised_cross_entropy(logits: Tensor, y: Tensor, alpha: float = 0.7, extra_q: bool = False) -> Tensor:

@@ -247,4 +247,8 @@ def join(asked: Processes, device: str) -> Any:
 def check_size(processes: Processes, batch_size: int) -> None:
     """Refuse batches that cannot give every process two rows (BatchNorm cannot train on one)."""
     if batch_size < 2 * processes.size:
-        raise Misuse(f"a batch of {batch_size} rows is too small for {processes.size} processes; start fewer")
+        fewer = f" for {processes.size} processes, or start fewer" if processes.size > 1 else ""
+        raise Misuse(
+            f"a batch of {batch_size} cannot train BatchNorm, which needs two rows; take a batch_size of at least "
+            f"{2 * processes.size}{fewer}"
+        )

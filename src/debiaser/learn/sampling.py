@@ -189,4 +189,4 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     whole = isinstance(rank, int | np.integer) and isinstance(world_size, int | np.integer)
     if not (whole and world_size >= 1 and 0 <= rank < world_size):
         raise Misuse(f"rank must lie between 0 and world_size - 1, got rank {rank} of {world_size}")
-    return rank, world_size
+    return int(rank), int(world_size)  # plain numbers, for states that are saved

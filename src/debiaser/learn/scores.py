@@ -95,13 +95,13 @@ def norms_of(
         yield from (norms**power for norms in whole_norms(model, batches, parameters, p, chunk, device))
 
 
-def checked(scores: Tensor, p: float) -> Tensor:
-    """The scores, if all are numbers."""
+def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
+    """The scores, if all are numbers; `first` is the number of their first row."""
     wrong = ~scores.isfinite()
     if bool(wrong.any()):
         raise Problem(
             f"{int(wrong.sum()):,} of {len(scores):,} gradient norms are not finite, the first in row "
-            f"{int(wrong.nonzero()[0, 0])}: the input or the model's output there is not, or the norm with p={p:g} "
-            "overflows; look at that row, or take a larger p"
+            f"{first + int(wrong.nonzero()[0, 0])}: the input or the model's output there is not, or the norm with "
+            f"p={p:g} overflows; look at that row, or take a larger p"
         )
     return scores

@@ -97,10 +97,11 @@ def told(what: object) -> Iterator[None]:
     """Turns what a damaged file leads to into the clear line."""
     try:
         yield
-    except (OSError, tarfile.TarError, ValueError, TypeError) as error:
-        if isinstance(error, Problem):
-            raise
-        raise Problem(f"cannot read {what}: {error}; mend it or leave it out") from error
+    except Problem:
+        raise
+    except Exception as error:  # whatever a decoder or a function given as read= makes of it
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise Problem(f"cannot read {what}: {why}; mend it or leave it out") from error
 
 
 def samples_in(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:

@@ -151,20 +151,35 @@ def batches_of(stream: Any, size: int, done: Done) -> Iterator[Batch]:
             yield part_of(batch, slice(skipped, None)) if skipped else batch
         elif before == done.rows and int(y[-1]) != done.label:
             raise other_rows(done)
+    if before < done.rows:
+        raise fewer_rows(done)
 
 
 def rest(stream: Any, done: Done) -> Iterator[Any]:
-    """The items of the stream after those that are done; a stream that can `skip` is not read up to there."""
-    if done.rows and hasattr(stream, "skip"):
-        left: Iterator[Any] = iter(stream.skip(done.rows))
-        return left
-    if hasattr(stream, "__getitem__") and hasattr(stream, "__len__"):
-        return (stream[row] for row in range(done.rows, len(stream)))
-    items: Iterator[Any] = iter(stream)
-    last = next(islice(items, done.rows - 1, None), None) if done.rows else None
-    if last is not None and int(split_item(default_collate([last]))[1][0]) != done.label:
-        raise other_rows(done)
+    """The items after those that are done, of which the last is looked at; before it, one that can `skip` does."""
+    before = max(0, done.rows - 1)
+    items: Iterator[Any]
+    if before and hasattr(stream, "skip"):
+        items = iter(stream.skip(before))
+    elif hasattr(stream, "__getitem__") and hasattr(stream, "__len__"):
+        items = (stream[row] for row in range(before, len(stream)))
+    else:
+        items = islice(iter(stream), before, None)
+    if done.rows:
+        last = next(items, None)
+        if last is None:
+            raise fewer_rows(done)
+        if int(split_item(default_collate([last]))[1][0]) != done.label:
+            raise other_rows(done)
     return items
+
+
+def fewer_rows(done: Done) -> Problem:
+    """What to say of a stream that became shorter."""
+    return Problem(
+        f"the stream ends before row {done.rows}, but so many were scored in the pass that was cut short; give the "
+        "same rows, or choose another folder"
+    )
 
 
 def other_rows(done: Done) -> Problem:
@@ -178,7 +193,14 @@ def other_rows(done: Done) -> Problem:
 def collated(items: Iterator[Any], size: int) -> Iterator[Any]:
     """The items in batches."""
     while batch := list(islice(items, size)):
-        yield default_collate(batch)
+        try:
+            together = default_collate(batch)
+        except (RuntimeError, TypeError, KeyError) as error:
+            raise Problem(
+                f"the rows of the stream do not make a batch ({error}): give tensors of one "
+                "size (Shards and ParquetRows take read=), or a DataLoader with a collate_fn"
+            ) from error
+        yield together
 
 
 def noted(batches: Iterable[Batch], labels: list[Tensor]) -> Iterator[Batch]:
@@ -203,7 +225,7 @@ def write_parts(
 
 def write_part(path: Path, first: int, held: list[Tensor], labels: list[Tensor], p: float) -> int:
     """Write the rows that are held, forget them, and say which row is next."""
-    score, label = checked(torch.cat(held), p), torch.cat(labels)
+    score, label = checked(torch.cat(held), p, first), torch.cat(labels)
     rows = torch.arange(first, first + len(score))
     table = arrow("pyarrow").table({"row": rows.numpy(), "label": label.numpy(), "score": score.numpy()})
     with files.replacing(path) as temporary:
