@@ -9,6 +9,7 @@ instead trains PGD's `fast` recipe on Colored MNIST with either network, seed by
 """
 
 import argparse
+import json
 import os
 import statistics
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from debiaser.bench.results import environment
 from debiaser.bench.spec import new_spec
 from debiaser.bench.speed.timing import Times, Way, interleaved, ratio, typical
 from debiaser.bench.speed.usual import stock_simconv1
-from debiaser.files import write_json
 from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
 
@@ -131,7 +131,8 @@ def main() -> None:
     rows = accuracies(asked) if asked.accuracy else rows_of(*measured(asked.rounds, asked.steps), asked.steps)
     for row in rows:
         print(row, flush=True)
-    write_json(asked.out, {"batch": BATCH, "environment": environment("cpu", 1), "rows": rows})
+    told = {"batch": BATCH, "environment": environment("cpu", 1), "rows": rows}
+    asked.out.write_text(json.dumps(told, indent=2) + "\n")  # in the order of the table's columns
 
 
 if __name__ == "__main__":
