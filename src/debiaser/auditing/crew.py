@@ -107,7 +107,7 @@ def attend(
         try:
             worker.stdin.write(json.dumps(str(own)) + "\n")
             worker.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # it ended, or was dismissed meanwhile
             problems.append(died(worker))
             return
         for line in worker.stdout:
