@@ -21,6 +21,7 @@ from debiaser.data.augment import PAPER
 from debiaser.data.pictures import Files, Pictures
 from debiaser.data.split import Split
 from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
+from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import SimConv1, new_net
 from debiaser.learn.objectives import Supervised
 from debiaser.learn.outputs import evaluating
@@ -32,7 +33,7 @@ from debiaser.methods.task import Task
 from debiaser.methods.vanilla import Vanilla
 
 Ways = dict[str, Way]
-BATCH, SIZE, WORKERS = 128, 224, 2
+BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
 
 
 @contextmanager
@@ -209,10 +210,11 @@ def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
     with material.jpegs(4 if quick else 400 * SIZE // side, side) as paths:
         workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
         pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
-        loader = DataLoader(usual.Opened(paths, SIZE), 64, num_workers=workers, persistent_workers=not quick)
+        loader = DataLoader(usual.Opened(paths, SIZE), PICTURES, num_workers=workers, persistent_workers=not quick)
+        keep_freed_memory()  # as the commands that train do
 
         def ours() -> int:
-            return sum(len(batch.float() / 255) for _, batch in pictures.stream(rows, SIZE, 64, WORKERS))
+            return sum(len(batch.float().div_(255)) for _, batch in pictures.stream(rows, SIZE, PICTURES, WORKERS))
 
         yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
 
