@@ -19,6 +19,7 @@ from debiaser.auditing.scoring import Desk, OutOfFold, Vector, ask_panel, read_p
 from debiaser.auditing.subject import Subject
 from debiaser.auditing.swap import BATCH, Pairs
 from debiaser.auditing.views import View
+from debiaser.learn.engine import told_of
 from debiaser.randomness import numpy_stream
 
 MOST = 600  # rows planted
@@ -96,16 +97,12 @@ def plant(subject: Subject, desk: Desk, easy: OutOfFold, judge: OutOfFold, view:
     rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
     easy_panel, judge_panel = read_panel(desk, easy), read_panel(desk, judge)
     easy_said, judge_said = [], []
-    starts = range(0, len(rows), BATCH)
-    desk.listener.begin("planted rows", len(starts), 0)
-    for start in starts:
+    for start in told_of(desk.listener, "planted rows", range(0, len(rows), BATCH)):
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
         easy_said.append(ask_panel(desk, easy_panel, rows[part], entered).mean(0))
         judge_said.append(ask_panel(desk, judge_panel, rows[part], entered))
-        desk.listener.step()
-    desk.listener.end("planted rows", None)
     classes = len(desk.material.classes)
     return Planted(
         view,

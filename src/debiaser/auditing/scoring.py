@@ -181,16 +181,13 @@ def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> tuple[Desk, 
     The longer they learn, the fewer rows their scores rest on. The desk that comes back is set to the longest of the
     recipes that leaves them a tenth of the rows, else to the shortest.
     """
-    said = None
-    for haste in range(len(desk.material.easy_recipes(1))):
+    where = replace(desk, fold=np.where(desk.fold >= 0, 0, -1)) if in_sample else desk
+    for haste, recipe in enumerate(map(desk.as_asked, desk.material.easy_recipes(where.trained_on))):
         desk = replace(desk, haste=haste)
-        where = replace(desk, fold=np.where(desk.fold >= 0, 0, -1)) if in_sample else desk
-        recipe = where.easy_recipe(where.trained_on)
         said = where.out_of_fold("easy", [where.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
         score = said.score[desk.rows]
         if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
             break
-    assert said is not None, "every material has an easy recipe"
     return desk, said
 
 

@@ -21,6 +21,7 @@ from debiaser.auditing.scoring import Vector
 from debiaser.auditing.swap import BATCH
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
+from debiaser.learn.engine import told_of
 from debiaser.randomness import numpy_stream
 
 MOST = 1000  # validation rows that are planted
@@ -79,9 +80,7 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
         name: [read_model(desk.material, desk.folder / key) for key in each.keys]
         for name, each in rehearsal.contenders.items()
     }
-    starts = range(0, len(places), BATCH)
-    desk.listener.begin("planted rows", len(starts), 0)
-    for start in starts:
+    for start in told_of(desk.listener, "planted rows", range(0, len(places), BATCH)):
         part = places[start : start + BATCH]
         rows = rehearsal.rows[part]
         x, other = (
@@ -90,11 +89,10 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
         try:
             entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         except Problem:
+            desk.listener.end("planted rows", None)
             return None
         for name, networks in models.items():
             right[name].append([answer_inputs(each, entered).argmax(1) == labels[part] for each in networks])
-        desk.listener.step()
-    desk.listener.end("planted rows", None)
     joined = {name: np.concatenate([np.stack(each) for each in parts], 1) for name, parts in right.items()}
     return PlantedTrial(view.title, places, joined)
 

@@ -142,20 +142,22 @@ def ask(
                 except Problem as problem:
                     untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
                 else:
-                    other, same_class = (ask_changed(rows, x, each, label, answer) for each in (swapped, within))
-                    parts[view.name].append(Asked(other, same_class, differs(x, swapped)))
+                    changed = differs(x, swapped)
+                    other = ask_changed(rows, swapped, changed, label, answer)
+                    same_class = ask_changed(rows, within, differs(x, within), label, answer)
+                    parts[view.name].append(Asked(other, same_class, changed))
             listener.step()
     listener.end("swaps", None)
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
 
 
-def ask_changed(rows: Tensor, x: Any, swapped: Any, label: Rows, answer: Answer) -> Rows:
+def ask_changed(rows: Tensor, swapped: Any, changed: NDArray[np.bool_], label: Rows, answer: Answer) -> Rows:
     """(b,) what the model answers to inputs after a swap; it is asked only about those that are other ones now."""
-    said, changed = label.astype(np.int64), np.flatnonzero(differs(x, swapped))
-    if len(changed):
-        inputs = swapped[changed] if isinstance(swapped, Tensor) else [swapped[each] for each in changed]
-        said[changed] = np.asarray(answer(rows[changed], inputs))
+    said, places = label.astype(np.int64), np.flatnonzero(changed)
+    if len(places):
+        inputs = swapped[places] if isinstance(swapped, Tensor) else [swapped[each] for each in places]
+        said[places] = np.asarray(answer(rows[places], inputs))
     return said
 
 

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from debiaser.learn.sampling import RowSampler, Shuffle
 from debiaser.learn.sharing import Sharing, sharing
 from debiaser.randomness import derive, torch_stream
 
+T = TypeVar("T")
 Row = dict[str, Any]  # one epoch of the history
 PRECISIONS = ("32", "bf16")
 
@@ -52,6 +53,15 @@ class Silence:
 
     def end(self, stage: str, row: Row | None) -> None:
         pass
+
+
+def told_of(listener: Listener, stage: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, each a step of the stage, which is over after the last."""
+    listener.begin(stage, len(items), 0)
+    for item in items:
+        yield item
+        listener.step()
+    listener.end(stage, None)
 
 
 @dataclass(frozen=True)
