@@ -92,6 +92,24 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
     assert not np.array_equal(before[~mine], after[~mine])
 
 
+@pytest.mark.parametrize(("noise", "haste"), [(0.05, 2), (1.0, 0)])
+def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
+    tmp_path: Path, noise: float, haste: int
+) -> None:
+    """Where all but two rows are easy, ever fewer carry the scores and the shortest training is left; where many are
+    hard, the longest will do."""
+    rng, y = np.random.default_rng(0), np.arange(400) % 2
+    features = (2.0 * y[:, None] - 1) * np.tile([1, -1], 4) + 4 * noise * rng.normal(size=(400, 8))
+    features[:2] *= -1  # the two that go against the rule
+    np.save(tmp_path / "features.npy", features.astype(np.float32))
+    made = Material(tmp_path / "features.npy", ("no", "yes"), f"made with {noise}")
+    desk, said = easy_models(Desk(made, y, np.arange(400) // 2 % 2, tmp_path / "work", Silence()), 1)
+    share = said.score / said.score.sum()
+    assert desk.haste == haste and (1 / np.square(share).sum() >= 40) == (haste == 0)
+    chosen = made.easy_recipes(desk.trained_on)[haste]
+    assert desk.easy_recipe(desk.trained_on) == chosen, "the repair begins with an easy model of the same length"
+
+
 def test_what_is_done_is_not_done_again_and_damage_is_noticed(
     tmp_path: Path, material: Material, labels: np.ndarray
 ) -> None:
