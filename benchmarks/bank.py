@@ -1,9 +1,10 @@
 """How often the verdict is right: a bank of sets without a shortcut, and coloured digits with one, thresholds frozen.
 
-    python benchmarks/bank.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out benchmarks/results/bank.jsonl
-    python benchmarks/bank.py --out benchmarks/results/bank.jsonl --summary
+    python benchmarks/bank.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/verdict/bank.jsonl
+    python benchmarks/bank.py --out results/verdict/bank.jsonl --summary
 
-One JSON line per set; sets that are in the file are not run again, so the same command goes on after a stop. Every line
+One JSON line per set; sets that are in the file are not run again, so the same command goes on after a stop, and given
+twice, in two terminals, the two share the work. Every line
 carries the thresholds it was ruled by, and a file made under others is refused. Only what the verdict needs is trained:
 the swap test first, then, where that alone would say "no evidence", the easy and the judging models.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from debiaser.auditing import audit, health, reliance
 from debiaser.auditing import verdict as rules
@@ -36,6 +38,7 @@ from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
 from debiaser.data import digits, inject, raw
 from debiaser.data.partition import folds, units_per_class
 from debiaser.data.split import Split
+from debiaser.files import locked, write_json
 from debiaser.learn.engine import Silence
 from debiaser.randomness import derive, numpy_stream
 
@@ -44,6 +47,13 @@ DRAWS = 10  # of every set with a shortcut
 SUBSET = 5  # classes of a random subset
 SIZES = {"digits": (1000, 1700)}
 USUAL_SIZES = (3500, 5000)
+NAMES = {
+    ("digits", None): "scikit-learn's digits",
+    ("mnist", None): "plain MNIST",
+    ("fashion_mnist", None): "plain Fashion-MNIST",
+    ("mnist", 0.9): "MNIST in colours drawn at random",
+    ("subset", None): "five classes of MNIST or Fashion-MNIST",
+}  # of sets without a shortcut
 
 
 @dataclass(frozen=True)
@@ -63,20 +73,17 @@ class Set:
         balance = f"{IMBALANCE}to1" if self.imbalanced else "balanced"
         return f"{self.source}-{colour}-{balance}-{self.rows}-flips{self.flips:g}-draw{self.draw}"
 
-    @property
-    def shortcut(self) -> bool:
-        """Whether a shortcut was put in."""
-        return self.rho is not None and self.rho < 0.5
+
+def shortcut(rho: float | None) -> bool:
+    """Whether a shortcut was put in."""
+    return rho is not None and rho < 0.5
 
 
 def bank() -> list[Set]:
     """All sets, in an order in which any beginning is a fair sample."""
-    plain: list[tuple[str, float | None]] = [
-        *(("digits", None), ("mnist", None), ("fashion_mnist", None), ("mnist", 0.9), ("subset", None)),
-    ]
     unbiased = [
         Set(source, rows, imbalanced, flips, rho, draw)
-        for source, rho in plain
+        for source, rho in NAMES
         for imbalanced in (False, True)
         for flips in (0.0, 0.02, 0.05, 0.1)
         for draw, rows in enumerate(SIZES.get(source, USUAL_SIZES))
@@ -208,54 +215,73 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def run(path: Path, data: Path, work: Path, most: int | None) -> Iterator[str]:
-    """Rule on every set that is not in the file; a word on each."""
+def append(path: Path, line: dict[str, Any]) -> None:
+    """One more line in the file, on a line of its own even where a stop cut the last one off."""
+    with locked(path.with_suffix(".lock")):
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        with path.open("a") as stream:
+            stream.write("\n" * torn + json.dumps(line) + "\n")
+
+
+def done(path: Path) -> set[str]:
+    """The sets in the file, all ruled by the thresholds of now."""
     lines = read_lines(path)
     if any(line["thresholds"] != frozen() for line in lines):
         sys.exit(f"{path} was made under other thresholds; start a new file")
-    done = {line["key"] for line in lines}
-    waiting = [each for each in bank() if each.key not in done][:most]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {line["key"] for line in lines}
+
+
+def run(path: Path, data: Path, work: Path, most: int | None) -> Iterator[str]:
+    """Rule on every set that is not in the file and that no other process is at; a word on each."""
+    waiting = [each for each in bank() if each.key not in done(path)][:most]
+    for folder in (path.parent, work):
+        folder.mkdir(parents=True, exist_ok=True)
     for number, chosen in enumerate(waiting, 1):
-        line = line_of(chosen, data, work)
-        with path.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
-        told = f"{line['verdict']} ({line['named'] or '-'}), {line['cpu_seconds']} s"
-        yield f"{number}/{len(waiting)} {chosen.key}: {told}"
+        claim = FileLock(work / f"{chosen.key}.lock")
+        try:
+            with claim.acquire(timeout=0):
+                if chosen.key not in done(path):
+                    line = line_of(chosen, data, work)
+                    append(path, line)
+                    told = f"{line['verdict']} ({line['named'] or '-'}), {line['cpu_seconds']} s"
+                    yield f"{number}/{len(waiting)} {chosen.key}: {told}"
+        except Timeout:  # another process is at it
+            continue
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """False alarms over the sets without a shortcut, and how often the shortcut was named, setting by setting."""
-    unbiased = [line for line in lines if line["rho"] is None or line["rho"] >= 0.5]
-    biased = [line for line in lines if not (line["rho"] is None or line["rho"] >= 0.5)]
-    mnist = [line for line in unbiased if line["source"] == "mnist" and line["rho"] is None and not line["imbalanced"]]
-    settings = sorted({(line["rho"], line["flips"]) for line in biased})
+    """How often each verdict was given, kind of set by kind of set; false alarms by name."""
+    without = [line for line in lines if not shortcut(line["rho"])]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in without:
+        groups.setdefault(
+            f"{NAMES[line['source'], line['rho']]}, {'20:1' if line['imbalanced'] else 'balanced'}", []
+        ).append(line)
+    groups |= {"all without a shortcut": without}
+    settings = sorted({(line["rho"], line["flips"]) for line in lines if shortcut(line["rho"])})
+    for rho, flips in settings:
+        told = f", {flips:.0%} of labels flipped" if flips else ""
+        groups[f"coloured digits, {rho:.0%} against the colour{told}"] = [
+            line for line in lines if (line["rho"], line["flips"]) == (rho, flips)
+        ]
     return {
         "sets": len(lines),
         "of": len(bank()),
-        "unbiased": {"sets": len(unbiased), **counted(unbiased)},
-        "false_alarms": [line["key"] for line in unbiased if line["verdict"] == BIASED],
-        "plain_mnist": {"sets": len(mnist), **counted(mnist)},
-        "with_shortcut": [
-            {
-                "rho": rho,
-                "flips": flips,
-                "draws": len(mine),
-                "biased": sum(line["verdict"] == BIASED for line in mine),
-                "colour_named": sum(line["verdict"] == BIASED and line["named"] == "colour" for line in mine),
-            }
-            for rho, flips in settings
-            for mine in [[line for line in biased if (line["rho"], line["flips"]) == (rho, flips)]]
-        ],
+        "false_alarms": [line["key"] for line in without if line["verdict"] == BIASED],
+        "rows": [{"sets": name, "number": len(mine), **counted(mine)} for name, mine in sorted(groups.items())],
         "cpu_seconds": round(sum(line["cpu_seconds"] for line in lines)),
         "thresholds": frozen(),
     }
 
 
 def counted(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """How many of each verdict."""
-    return {word: sum(line["verdict"] == word for line in lines) for word in (BIASED, NO_EVIDENCE, CANNOT_TELL)}
+    """How many of each verdict, and how often it came with the colour's name."""
+    coloured = sum(line["verdict"] == BIASED and line["named"] == "colour" for line in lines)
+    return {
+        BIASED: sum(line["verdict"] == BIASED for line in lines),
+        "colour named": coloured,
+        **{word: sum(line["verdict"] == word for line in lines) for word in (NO_EVIDENCE, CANNOT_TELL)},
+    }
 
 
 def main() -> None:
@@ -271,7 +297,7 @@ def main() -> None:
         for told in run(chosen.out, chosen.data, chosen.work, chosen.most):
             print(told, flush=True)
     found = summary(read_lines(chosen.out))
-    chosen.out.with_suffix(".summary.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_json(chosen.out.with_suffix(".json"), found)
     print(json.dumps(found, indent=2))
 
 

@@ -1,6 +1,6 @@
 """Wrong labels beside rows that go against the rule: Colored MNIST with flipped labels, kinds called and accuracy kept.
 
-    python benchmarks/noise.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out benchmarks/results/noise.json
+    python benchmarks/noise.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/verdict/noise.json
 
 For every setting (rho, share of labels flipped) the rows are examined as `audit` does, then trained: vanilla, plain PGD
 (all draws by score) and PGD whose likely mislabelled rows weigh less. The unbiased test set has clean labels. Models
@@ -120,18 +120,35 @@ def counted(kinds: np.ndarray) -> dict[str, int]:
     return {kind: int((kinds == kind).sum()) for kind in KINDS} | {"all": len(kinds)}
 
 
+def as_row(found: dict[str, Any]) -> dict[str, Any]:
+    """One setting as a line of the table in docs/verdict.md."""
+    shares = [f"{found[who]['mislabelled']:,} of {found[who]['all']:,}" for who in ("flipped", "conflicting")]
+    return {
+        "against the colour": f"{found['rho']:.0%}",
+        "labels flipped": f"{found['flips']:.0%}",
+        "flipped rows called mislabelled": shares[0],
+        "conflicting rows called mislabelled": shares[1],
+        "kinds asserted": "no" if found["abstains"] else "yes",
+        **{f"{name}, unbiased %": spread(each) for name, each in found["unbiased"].items()},
+    }
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation over the seeds."""
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+
+
 def run(chosen: argparse.Namespace) -> Iterator[str]:
     """Every setting that is not in the file; a word on each."""
-    found: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    found: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"settings": {}}
     for rho, noise in SETTINGS:
         key = f"rho {rho:g}, flips {noise:g}, rows {chosen.rows}, seeds {chosen.seeds}, epochs {chosen.epochs}"
-        if key not in found:
-            found[key] = measure(
+        if key not in found["settings"]:
+            found["settings"][key] = measure(
                 rho, noise, chosen.data, chosen.work, chosen.rows, chosen.seeds, chosen.epochs, chosen.workers
             )
-            write_json(chosen.out, found)
-        told = {name: round(float(np.mean(each)), 1) for name, each in found[key]["unbiased"].items()}
-        yield f"{key}: {told}; flipped {found[key]['flipped']}; conflicting {found[key]['conflicting']}"
+            write_json(chosen.out, found | {"rows": [as_row(each) for each in found["settings"].values()]})
+        yield f"{key}: {as_row(found['settings'][key])}"
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What `audit` and `debias` reach on data laid out as a person would have it; each line of `results/own/` is one run.
 
-    python benchmarks/own_data.py cmnist|bar|imdb|table --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/own
+    python benchmarks/own_data.py cmnist|bar|imdb|table|regret --data RAW_SETS --work FOLDER --out results/own
 
 The commands are run as commands. Bias labels are used only to judge what came out.
 """
@@ -21,10 +21,12 @@ import torch
 from PIL import Image
 from sklearn.metrics import average_precision_score
 
-from debiaser.data import cmnist
+from debiaser.data import ccifar, cmnist, mbmnist
+from debiaser.data.split import Split
 from debiaser.files import write_json
 
 WORDS = {"positive": "Tuesday", "negative": "Thursday"}  # neutral, one for each label
+BENCHMARKS = {"cmnist": (cmnist, 0.01), "mbmnist": (mbmnist, 0.1), "ccifar": (ccifar, 0.05)}  # with their rho
 FOLLOWS = 0.97  # share of the training rows in which the word goes with the label
 
 
@@ -47,15 +49,10 @@ def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
     """5,000 coloured digits as a plain folder: how well the audit ranks the conflicting ones."""
     benchmark = cmnist.load(data, 0.01, 0, noise=noise)
     rows = torch.arange(5000)
-    pictures = (benchmark.train.read(rows) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     labels, truth = benchmark.train.y, benchmark.truth["train"]
     source, against = work / f"cmnist-{noise:g}", truth.conflicting(labels)
-    conflicting = {}
-    for row, picture in enumerate(pictures):
-        path = source / str(int(labels[row])) / f"{row:05d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(path)
-        conflicting[f"{path.parent.name}/{path.name}"] = int(against[row] == 1)
+    names = write_folder(benchmark.train, rows, source)
+    conflicting = {name: int(against[row] == 1) for row, name in enumerate(names)}
     found, seconds = command("audit", str(source), "--out", str(work / f"cmnist-{noise:g}-out"))
     scores = read_scores(found["scores"])
     ids = sorted(conflicting)
@@ -83,6 +80,26 @@ def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
         "conflicting_share": found["conflicting_share"],
         "seconds": seconds,
     }
+
+
+def write_folder(split: Split, rows: torch.Tensor, folder: Path) -> list[str]:
+    """Pictures as files in a folder per class; their names."""
+    pictures = (split.read(rows) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    names = [f"{int(split.y[row])}/{int(row):05d}.png" for row in rows]
+    for name, picture in zip(names, pictures, strict=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.squeeze()).save(folder / name)
+    return names
+
+
+def run_regret(name: str, data: Path, work: Path) -> dict[str, Any]:
+    """5,000 biased pictures of a benchmark and 2,000 unbiased test pictures: what `debias` chooses, and the best."""
+    module, rho = BENCHMARKS[name]
+    benchmark, source = module.load(data, rho, 0), work / f"{name}-regret"
+    write_folder(benchmark.train, torch.arange(5000), source / "train")
+    write_folder(benchmark.test, torch.arange(2000), source / "test")
+    found, seconds = command("debias", str(source), "--seeds", "3", "--out", str(work / f"{name}-regret-out"))
+    return {**proof(found), "rho": rho, "seconds": seconds}
 
 
 def count(kinds: np.ndarray) -> dict[str, int]:
@@ -192,7 +209,7 @@ def run_table(data: Path, work: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["cmnist", "bar", "imdb", "table"])
+    parser.add_argument("what", choices=["cmnist", "bar", "imdb", "table", "regret"])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -201,6 +218,9 @@ def main() -> None:
     if chosen.what == "cmnist":
         for noise in (0.0, 0.02):
             write_json(chosen.out / f"cmnist_noise{noise:g}.json", run_cmnist(chosen.data, chosen.work, noise))
+    elif chosen.what == "regret":
+        for name in BENCHMARKS:
+            write_json(chosen.out / f"{name}_debias.json", run_regret(name, chosen.data, chosen.work))
     else:
         make = {"bar": run_bar, "imdb": run_imdb, "table": run_table}[chosen.what]
         write_json(chosen.out / f"{chosen.what}.json", make(chosen.data, chosen.work))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +38,7 @@ def line(bank: Any, chosen: Any, verdict: str, named: str | None = None) -> dict
 def test_the_bank_holds_what_was_asked(bank: Any) -> None:
     sets = bank.bank()
     assert len({each.key for each in sets}) == len(sets)
-    unbiased = [each for each in sets if not each.shortcut]
+    unbiased = [each for each in sets if not bank.shortcut(each.rho)]
     assert len(unbiased) >= 60
     assert {each.flips for each in unbiased} == {0, 0.02, 0.05, 0.1} and {each.imbalanced for each in unbiased} == {
         True,
@@ -46,7 +47,7 @@ def test_the_bank_holds_what_was_asked(bank: Any) -> None:
     assert {(each.source, each.rho) for each in unbiased} >= {("digits", None), ("mnist", 0.9), ("subset", None)}
     for rho in (0.0, 0.01, 0.05):
         for flips in (0.0, 0.05):
-            draws = [each for each in sets if (each.shortcut, each.rho, each.flips) == (True, rho, flips)]
+            draws = [each for each in sets if (each.rho, each.flips) == (rho, flips)]
             assert len(draws) == 10 and {each.rows for each in draws} == {5000}
 
 
@@ -60,13 +61,17 @@ def test_a_set_is_what_its_name_says_and_the_same_each_time(bank: Any, tmp_path:
 
 def test_the_summary_counts_false_alarms_and_names(bank: Any) -> None:
     sets = bank.bank()
-    lines = [line(bank, each, "biased", "colour") for each in sets if each.shortcut]
-    lines += [line(bank, each, "no evidence") for each in sets if not each.shortcut]
+    lines = [line(bank, each, "biased", "colour") for each in sets if bank.shortcut(each.rho)]
+    lines += [line(bank, each, "no evidence") for each in sets if not bank.shortcut(each.rho)]
     lines[0]["named"], lines[-1]["verdict"] = "frame", "biased"
     told = bank.summary(lines)
     assert told["false_alarms"] == [lines[-1]["key"]] and told["sets"] == told["of"] == len(sets)
-    assert sum(each["biased"] for each in told["with_shortcut"]) == 60
-    assert sum(each["colour_named"] for each in told["with_shortcut"]) == 59
+    rows = {each["sets"]: each for each in told["rows"]}
+    shortcuts = [each for name, each in rows.items() if "against" in name]
+    assert sum(each["number"] for each in shortcuts) == sum(each["biased"] for each in shortcuts) == 60
+    assert sum(each["colour named"] for each in shortcuts) == 59
+    everything = rows["all without a shortcut"]
+    assert (everything["number"], everything["biased"], everything["no evidence"]) == (80, 1, 79)
 
 
 def test_a_file_made_under_other_thresholds_is_refused(bank: Any, tmp_path: Path) -> None:
@@ -74,3 +79,12 @@ def test_a_file_made_under_other_thresholds_is_refused(bank: Any, tmp_path: Path
     (tmp_path / "bank.jsonl").write_text(json.dumps(old) + "\n{torn")
     with pytest.raises(SystemExit, match="other thresholds"):
         list(bank.run(tmp_path / "bank.jsonl", tmp_path, tmp_path, 0))
+
+
+def test_two_processes_share_the_sets_and_a_torn_line_spoils_no_other(bank: Any, tmp_path: Path) -> None:
+    first, out = bank.bank()[0], tmp_path / "bank.jsonl"
+    with FileLock(tmp_path / f"{first.key}.lock"):  # as another process holds the set it is at
+        assert not list(bank.run(out, tmp_path / "no raw sets", tmp_path, 1))
+    out.write_text("{torn")
+    bank.append(out, line(bank, first, "biased"))
+    assert [each["key"] for each in bank.read_lines(out)] == [first.key] and bank.done(out) == {first.key}
