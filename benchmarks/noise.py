@@ -31,7 +31,7 @@ from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import effective_sample_size
 
-SETTINGS = ((0.05, 0.0), (0.05, 0.02), (0.01, 0.0), (0.01, 0.05))  # rho, flips
+SETTINGS = ((0.01, 0.05), (0.05, 0.02), (0.05, 0.0), (0.01, 0.0))  # rho, flips
 WEIGHED = "PGD, likely mislabelled rows weigh less"
 EPOCHS = 6  # of the debiased stage; vanilla gets as many more as the first stage takes
 
