@@ -13,7 +13,6 @@ LEAST = 0.05  # of a row's weight stays, however sure its label is wrong
 EFFECTIVE = 0.1  # the draws must rest on more than this share of the rows
 SURE = 0.8  # probability from which a row is called mislabelled; under 1 - SURE, conflicting
 TRAININGS = 2  # of the judging models: the second draws fewer of the rows that the first doubts
-ROUNDS = 50
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 
 
@@ -21,8 +20,8 @@ KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 class Kinds:
     """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it.
 
-    judge: what the judging models say, None where there was nothing to judge; noise (s,): share of the missed rows
-    whose label is wrong; abstains: why no kind is asserted, empty where kinds are.
+    judge: what the judging models say, None where there was nothing to judge; noise (s,): the share of
+    wrong labels among missed rows that it was found with; abstains: why no kind is asserted, empty where kinds are.
     """
 
     missed: NDArray[np.bool_]
@@ -46,7 +45,11 @@ class Kinds:
 
 
 def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
-    """What the rows that the easy model misses are, by models that see these rows more often than they are."""
+    """What the rows that the easy model misses are, by models that see these rows more often than they are.
+
+    One step of nu and pi for each training. Steps to the fixed point under one model would end at pi = 1 wherever it is
+    not yet sure of the rows that go against the rule, and no later model would see these more often than noise.
+    """
     inside = desk.fold >= 0
     missed = inside & (easy.answer != desk.y)
     wrong = np.repeat(np.where(missed, 0.5, 0.0)[None], seeds, 0)
@@ -54,8 +57,8 @@ def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
         return Kinds(missed, wrong, np.where(inside, np.where(missed, "unsure", "aligned"), ""))
     recipe = desk.judge_recipe(desk.trained_on)
     judge: OutOfFold | None = None
-    noise = np.full(seeds, 0.5)
     for training in range(TRAININGS):
+        noise = wrong[:, missed].mean(1)
         jobs = []
         for seed in range(seeds):
             start = None if judge is None else judge.keys[seed]
@@ -64,7 +67,7 @@ def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
         judge = desk.out_of_fold("judge" if training == 0 else "judge again", jobs)
         for seed, said in enumerate(judge.probability_by_seed):
             against, right = likelihoods(said[missed], easy.probability[missed], desk.y[missed])
-            wrong[seed, missed], noise[seed] = fixed_point(against, right)
+            wrong[seed, missed] = posterior(noise[seed], against, right)
     return Kinds(missed, wrong, name_kinds(inside, missed, wrong), judge, noise)
 
 
@@ -99,14 +102,6 @@ def likelihoods(judge: Vector, easy: Vector, label: NDArray[np.int64]) -> tuple[
 def posterior(noise: float, against: Vector, right: Vector) -> Vector:
     """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
     return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
-
-
-def fixed_point(against: Vector, right: Vector) -> tuple[Vector, float]:
-    """(m,) nu and pi with nu the posterior given pi and pi the mean of nu; from pi = 1/2."""
-    noise = 0.5
-    for _ in range(ROUNDS):
-        noise = float(np.clip(posterior(noise, against, right).mean(), 1e-3, 1 - 1e-3))
-    return posterior(noise, against, right), noise
 
 
 def name_kinds(inside: NDArray[np.bool_], missed: NDArray[np.bool_], wrong: NDArray[np.float64]) -> NDArray[np.str_]:
