@@ -44,6 +44,7 @@ from debiaser.randomness import derive, numpy_stream
 
 IMBALANCE = 20  # rows of the largest class to those of the smallest, sizes in geometric steps
 DRAWS = 10  # of every set with a shortcut
+NOT_BIASED = "not biased, no more asked"
 SUBSET = 5  # classes of a random subset
 SIZES = {"digits": (1000, 1700)}
 USUAL_SIZES = (3500, 5000)
@@ -152,7 +153,7 @@ def make(chosen: Set, data: Path) -> Split:
     return Split.of(pictures, torch.from_numpy(labels), tuple(str(k) for k in range(classes)))
 
 
-def rule(split: Split, folder: Path) -> tuple[str, list[str], SwapTest | None, str]:
+def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapTest | None, str]:
     """What `audit` would say of this set, its reasons, the swap test, and how far one had to go for it."""
     own, plan = own_of(split), Plan()
     y, unit = own.y.numpy(), own.unit
@@ -170,6 +171,8 @@ def rule(split: Split, folder: Path) -> tuple[str, list[str], SwapTest | None, s
     word, reasons = rules.verdict(swaps, Health(skill, health.FEW))
     if word != NO_EVIDENCE:  # what the easy model says could not change it
         return word, reasons, swaps, "swaps"
+    if hasty:
+        return NOT_BIASED, reasons, swaps, "swaps"
     desk, easy = easy_models(desk, plan.seeds)
     missed, stage = int((easy.answer != y).sum()), "easy"
     rest = False
@@ -178,12 +181,13 @@ def rule(split: Split, folder: Path) -> tuple[str, list[str], SwapTest | None, s
     return *rules.verdict(swaps, Health(skill, missed, rest)), swaps, stage
 
 
-def line_of(chosen: Set, data: Path, work: Path) -> dict[str, Any]:
+def line_of(chosen: Set, data: Path, work: Path, hasty: bool) -> dict[str, Any]:
     """One set ruled on: what goes into the file."""
     started, busy = time.perf_counter(), time.process_time()
     folder = work / chosen.key
-    word, reasons, swaps, stage = rule(make(chosen, data), folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    word, reasons, swaps, stage = rule(make(chosen, data), folder, hasty)
+    if word != NOT_BIASED:
+        shutil.rmtree(folder, ignore_errors=True)
     fired = [each for each in swaps.reliances if rules.fires(each)] if swaps else []
     views = [
         {"name": each.name, "follows": each.follows, "chance": each.chance, "p": each.p}
@@ -205,14 +209,15 @@ def line_of(chosen: Set, data: Path, work: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """What is in the file; a last line that a stop cut off is left out."""
-    found = []
+    """What is in the file, the last of each set; a line that a stop cut off is left out."""
+    found = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
-            found.append(json.loads(line))
+            read = json.loads(line)
         except ValueError:
             continue
-    return found
+        found[read["key"]] = read
+    return list(found.values())
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
@@ -223,25 +228,25 @@ def append(path: Path, line: dict[str, Any]) -> None:
             stream.write("\n" * torn + json.dumps(line) + "\n")
 
 
-def done(path: Path) -> set[str]:
-    """The sets in the file, all ruled by the thresholds of now."""
+def done(path: Path, hasty: bool) -> set[str]:
+    """The sets in the file, all ruled by the thresholds of now; unless in haste, only those ruled to the end."""
     lines = read_lines(path)
     if any(line["thresholds"] != frozen() for line in lines):
         sys.exit(f"{path} was made under other thresholds; start a new file")
-    return {line["key"] for line in lines}
+    return {line["key"] for line in lines if hasty or line["verdict"] != NOT_BIASED}
 
 
-def run(path: Path, data: Path, work: Path, most: int | None) -> Iterator[str]:
+def run(path: Path, data: Path, work: Path, sets: list[Set], hasty: bool = False) -> Iterator[str]:
     """Rule on every set that is not in the file and that no other process is at; a word on each."""
-    waiting = [each for each in bank() if each.key not in done(path)][:most]
+    waiting = [each for each in sets if each.key not in done(path, hasty)]
     for folder in (path.parent, work):
         folder.mkdir(parents=True, exist_ok=True)
     for number, chosen in enumerate(waiting, 1):
         claim = FileLock(work / f"{chosen.key}.lock")
         try:
             with claim.acquire(timeout=0):
-                if chosen.key not in done(path):
-                    line = line_of(chosen, data, work)
+                if chosen.key not in done(path, hasty):
+                    line = line_of(chosen, data, work, hasty)
                     append(path, line)
                     told = f"{line['verdict']} ({line['named'] or '-'}), {line['cpu_seconds']} s"
                     yield f"{number}/{len(waiting)} {chosen.key}: {told}"
@@ -280,7 +285,7 @@ def counted(lines: list[dict[str, Any]]) -> dict[str, int]:
     return {
         BIASED: sum(line["verdict"] == BIASED for line in lines),
         "colour named": coloured,
-        **{word: sum(line["verdict"] == word for line in lines) for word in (NO_EVIDENCE, CANNOT_TELL)},
+        **{word: sum(line["verdict"] == word for line in lines) for word in (NO_EVIDENCE, CANNOT_TELL, NOT_BIASED)},
     }
 
 
@@ -289,12 +294,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path, default=Path("bank-work"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--most", type=int, help="sets to run now")
+    parser.add_argument("--only", default="", help="only sets with this in their name, such as mnist-grey")
+    parser.add_argument("--hasty", action="store_true", help="the swap test alone: biased or not; the rest may follow")
     parser.add_argument("--summary", action="store_true", help="only say what is in the file")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if not chosen.summary:
-        for told in run(chosen.out, chosen.data, chosen.work, chosen.most):
+        sets = [each for each in bank() if chosen.only in each.key]
+        for told in run(chosen.out, chosen.data, chosen.work, sets, chosen.hasty):
             print(told, flush=True)
     found = summary(read_lines(chosen.out))
     write_json(chosen.out.with_suffix(".json"), found)

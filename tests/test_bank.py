@@ -78,13 +78,15 @@ def test_a_file_made_under_other_thresholds_is_refused(bank: Any, tmp_path: Path
     old = line(bank, bank.bank()[0], "biased") | {"thresholds": {**bank.frozen(), "units": 1}}
     (tmp_path / "bank.jsonl").write_text(json.dumps(old) + "\n{torn")
     with pytest.raises(SystemExit, match="other thresholds"):
-        list(bank.run(tmp_path / "bank.jsonl", tmp_path, tmp_path, 0))
+        list(bank.run(tmp_path / "bank.jsonl", tmp_path, tmp_path, bank.bank()[:1]))
 
 
 def test_two_processes_share_the_sets_and_a_torn_line_spoils_no_other(bank: Any, tmp_path: Path) -> None:
     first, out = bank.bank()[0], tmp_path / "bank.jsonl"
     with FileLock(tmp_path / f"{first.key}.lock"):  # as another process holds the set it is at
-        assert not list(bank.run(out, tmp_path / "no raw sets", tmp_path, 1))
+        assert not list(bank.run(out, tmp_path / "no raw sets", tmp_path, [first]))
     out.write_text("{torn")
     bank.append(out, line(bank, first, "biased"))
-    assert [each["key"] for each in bank.read_lines(out)] == [first.key] and bank.done(out) == {first.key}
+    assert [each["key"] for each in bank.read_lines(out)] == [first.key] and bank.done(out, False) == {first.key}
+    bank.append(out, line(bank, first, bank.NOT_BIASED))  # the last line of a set counts
+    assert len(bank.read_lines(out)) == 1 and not bank.done(out, False) and bank.done(out, True) == {first.key}
