@@ -294,13 +294,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path, default=Path("bank-work"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="only sets with this in their name, such as mnist-grey")
+    parser.add_argument("--only", default="", help="only sets whose names begin so, such as mnist-grey")
     parser.add_argument("--hasty", action="store_true", help="the swap test alone: biased or not; the rest may follow")
     parser.add_argument("--summary", action="store_true", help="only say what is in the file")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if not chosen.summary:
-        sets = [each for each in bank() if chosen.only in each.key]
+        sets = [each for each in bank() if each.key.startswith(chosen.only)]
         for told in run(chosen.out, chosen.data, chosen.work, sets, chosen.hasty):
             print(told, flush=True)
     found = summary(read_lines(chosen.out))
