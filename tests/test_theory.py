@@ -206,5 +206,6 @@ def test_the_command_prints_verdicts_and_draws(tmp_path: Path) -> None:
     assert done.returncode == 0 and "Theorem 1: done in" in done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["statements"]) == 12 and all(Path(name).stat().st_size for name in found["figures"])
+    assert {"torch", "commit", "threads", "processor"} <= found["environment"].keys()
     kept = json.loads((ROOT / "results" / "theory.json").read_text())
     assert [each["verdict"] for each in found["statements"]] == [each["verdict"] for each in kept["statements"]]

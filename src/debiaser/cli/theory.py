@@ -30,6 +30,7 @@ def theory(
     from debiaser.cli.console import reporter, say
     from debiaser.cli.runs import print_json
     from debiaser.files import make_folder
+    from debiaser.learn.facts import environment
     from debiaser.theory.evidence import gather
     from debiaser.theory.statements import statements
 
@@ -43,7 +44,8 @@ def theory(
     if as_json:
         seconds = round(time.monotonic() - started, 1)
         kept = [asdict(each) for each in found]
-        print_json({"seed": seed, "statements": kept, "figures": list(map(str, files)), "seconds": seconds})
+        told = {"statements": kept, "figures": list(map(str, files)), "seconds": seconds}
+        print_json({"seed": seed, **told, "environment": environment("cpu")})
         return
     for each in found:
         typer.echo(f"{each.verdict.upper():<12}  {each.name}")
