@@ -2,20 +2,20 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.crew import run
+from debiaser.auditing.crew import Mistake, run
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.health import above_chance, check
 from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job
 from debiaser.auditing.kinds import fixed_point, judging_weights, likelihoods, name_kinds
 from debiaser.auditing.material import Material, of_steps
 from debiaser.auditing.scoring import Desk, easy_models
+from debiaser.children import python, surroundings
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
 from debiaser.learn.engine import Silence
@@ -144,8 +144,19 @@ def test_a_problem_of_a_worker_is_told_and_ends_the_others(
         run([bad, make_job(material, labels)], tmp_path, "easy", Silence(), workers=2)
 
 
+def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
+    tmp_path: Path, material: Material, labels: np.ndarray, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What went wrong there comes with it, for the report; nothing is printed in between."""
+    jobs = [make_job(Material(tmp_path / "absent.npy", material.classes, "gone"), labels, seed=seed) for seed in (0, 1)]
+    with pytest.raises(Mistake, match="in a worker: FileNotFoundError") as raised:
+        run(jobs, tmp_path, "easy", Silence(), workers=2)
+    assert "Traceback" in raised.value.__notes__[0] and "Traceback" not in capfd.readouterr().err
+
+
 def test_a_worker_ends_when_nobody_talks_to_it_any_more() -> None:
-    done = subprocess.run([sys.executable, "-m", "debiaser.auditing.crew"], input="", capture_output=True, timeout=60)
+    line = python("-m", "debiaser.auditing.crew")
+    done = subprocess.run(line, env=surroundings(), input="", capture_output=True, timeout=60)
     assert done.returncode == 0 and done.stdout == b""
 
 
