@@ -100,6 +100,7 @@ def test_the_plan_is_there_at_once_without_torch() -> None:
         (("norm", "--seeds", "0"), "--seeds must be at least 1"),
         (("norm", "--recipe", "slow", "--dry-run"), "unknown recipe 'slow'"),
         (("norm", "--on", "nosuch"), "unknown dataset 'nosuch'"),
+        (("norm", "--results", "nosuch", "--dry-run"), "no folder nosuch with results; check the path"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

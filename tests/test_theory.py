@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from debiaser.cli import app
+from debiaser.errors import Misuse
 from debiaser.learn.engine import Silence
 from debiaser.theory import logistic, objective, regression, toy
 from debiaser.theory.evidence import Evidence, gather
@@ -198,6 +200,11 @@ def test_a_folder_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = theory("--figures", str(tmp_path / "file" / "below"))
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "choose another folder" in done.stderr
+
+
+def test_a_seed_below_zero_is_told_at_once() -> None:
+    with pytest.raises(Misuse, match="seed must not be negative, got -1"):
+        app(["theory", "--seed", "-1"], standalone_mode=False)
 
 
 @pytest.mark.long

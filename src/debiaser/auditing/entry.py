@@ -51,6 +51,12 @@ class Request:
     out: Path | None = None
     listener: Listener = dataclasses.field(default_factory=Silence)
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant, before anything is read."""
+        for name, value, least in (("seed", self.seed, 0), ("epochs", self.epochs, 1), ("max_cost", self.max_cost, 0)):
+            if value is not None and not value >= least:  # no number at all is not either
+                raise Misuse(f"{name} must be at least {least}, got {value}")
+
     def plan(self) -> Plan:
         """How the rows are examined."""
         return Plan(

@@ -11,6 +11,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app
+from debiaser.errors import Misuse
 
 if TYPE_CHECKING:
     from debiaser.theory.evidence import Evidence
@@ -34,6 +35,8 @@ def theory(
     from debiaser.theory.evidence import gather
     from debiaser.theory.statements import statements
 
+    if seed < 0:
+        raise Misuse(f"seed must not be negative, got {seed}")
     if figures:
         make_folder(figures)  # a folder that cannot be is told before the work, not after
     started = time.monotonic()
