@@ -16,8 +16,10 @@ from debiaser.auditing.kinds import fixed_point, judging_weights, likelihoods, n
 from debiaser.auditing.material import Material, of_steps
 from debiaser.auditing.scoring import Desk, easy_models
 from debiaser.children import python, surroundings
+from debiaser.data.formats import kept_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
+from debiaser.files import write_arrays
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import effective_sample_size
@@ -124,6 +126,31 @@ def test_what_is_done_is_not_done_again_and_damage_is_noticed(
     assert read_answers(tmp_path / job.key) is None
     (third,) = run([job], tmp_path, "easy", Silence())
     assert np.array_equal(first.logits, third.logits)
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_model_that_is_not_whole_is_trained_again_and_that_is_said(
+    harm: str, tmp_path: Path, material: Material, labels: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answers are there still, but the swaps and the page ask the model itself."""
+    job = make_job(material, labels)
+    run([job], tmp_path, "easy", Silence())
+    model = tmp_path / job.key / "model.safetensors"
+    whole = model.read_bytes()
+    model.write_bytes(whole[:-5]) if harm == "cut" else model.unlink()
+    run([job], tmp_path, "easy", Silence())
+    assert model.read_bytes() == whole and "it is trained again" in caplog.text
+
+
+def test_a_bit_that_flipped_in_what_was_kept_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Inside the packed bytes, where neither the length nor the index of the file tells."""
+    path = tmp_path / "kept.npz"
+    write_arrays(path, rows=np.random.default_rng(0).integers(0, 9, 5000))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+    assert kept_arrays(path) is None and "is damaged" in caplog.text
+    assert kept_arrays(tmp_path / "absent.npz") is None and caplog.text.count("damaged") == 1
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

@@ -13,8 +13,10 @@ import torch
 
 from debiaser.bench.fisher import add_fisher
 from debiaser.bench.results import read_result
+from debiaser.bench.spec import new_spec
 from debiaser.bench.studies.running import cores, threads
 from debiaser.data.split import Split
+from debiaser.errors import Problem
 from debiaser.methods import PGD
 from debiaser.methods.task import Task
 
@@ -152,3 +154,9 @@ def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Ta
     assert not torch.allclose(scores, PGD().scores(task, model))
     with pytest.raises(ValueError, match="parameters=all"):
         PGD(parameters="all", score="loss")
+
+
+def test_a_damaged_model_is_told_where_its_fisher_information_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(Problem, match="are damaged .*; remove that folder and run it again"):
+        add_fisher(tmp_path, {"spec": new_spec("digits", "vanilla", epochs=1).plain()})
