@@ -158,5 +158,5 @@ def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Ta
 
 def test_a_damaged_model_is_told_where_its_fisher_information_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(Problem, match="are damaged .*; remove that folder and run it again"):
+    with pytest.raises(Problem, match=r"are damaged .*; remove that folder and run it again"):
         add_fisher(tmp_path, {"spec": new_spec("digits", "vanilla", epochs=1).plain()})
