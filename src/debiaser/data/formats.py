@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from debiaser.errors import printable
+
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
 
@@ -80,7 +82,8 @@ def kept_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
     except FileNotFoundError:
         return None
     except UNREADABLE as error:
-        log.warning("%s is damaged (%s); what was in it is made again", path, str(error) or type(error).__name__)
+        why = printable(str(error)) or type(error).__name__
+        log.warning("%s is damaged (%s); what was in it is made again", path, why)
         return None
 
 
