@@ -22,10 +22,10 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 from debiaser.bench import experiment
-from debiaser.bench.results import environment
 from debiaser.bench.spec import new_spec
 from debiaser.bench.speed.timing import Times, Way, interleaved, ratio, typical
 from debiaser.bench.speed.usual import stock_simconv1
+from debiaser.learn.facts import environment
 from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
 

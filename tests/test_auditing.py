@@ -2,22 +2,24 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.crew import run
+from debiaser.auditing.crew import Mistake, run
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.health import above_chance, check
 from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job
 from debiaser.auditing.kinds import judge_kinds, judging_weights, likelihoods, name_kinds, posterior
 from debiaser.auditing.material import Material, of_steps
 from debiaser.auditing.scoring import Desk, easy_models
+from debiaser.children import python, surroundings
+from debiaser.data.formats import kept_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
+from debiaser.files import write_arrays
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import effective_sample_size
@@ -126,6 +128,31 @@ def test_what_is_done_is_not_done_again_and_damage_is_noticed(
     assert np.array_equal(first.logits, third.logits)
 
 
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_model_that_is_not_whole_is_trained_again_and_that_is_said(
+    harm: str, tmp_path: Path, material: Material, labels: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answers are there still, but the swaps and the page ask the model itself."""
+    job = make_job(material, labels)
+    run([job], tmp_path, "easy", Silence())
+    model = tmp_path / job.key / "model.safetensors"
+    whole = model.read_bytes()
+    model.write_bytes(whole[:-5]) if harm == "cut" else model.unlink()
+    run([job], tmp_path, "easy", Silence())
+    assert model.read_bytes() == whole and "it is trained again" in caplog.text
+
+
+def test_a_bit_that_flipped_in_what_was_kept_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Inside the packed bytes, where neither the length nor the index of the file tells."""
+    path = tmp_path / "kept.npz"
+    write_arrays(path, rows=np.random.default_rng(0).integers(0, 9, 5000))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+    assert kept_arrays(path) is None and "is damaged" in caplog.text
+    assert kept_arrays(tmp_path / "absent.npz") is None and caplog.text.count("damaged") == 1
+
+
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
     jobs = [make_job(material, labels, seed=seed) for seed in range(3)]
     alone, shared = (
@@ -144,8 +171,19 @@ def test_a_problem_of_a_worker_is_told_and_ends_the_others(
         run([bad, make_job(material, labels)], tmp_path, "easy", Silence(), workers=2)
 
 
+def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
+    tmp_path: Path, material: Material, labels: np.ndarray, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What went wrong there comes with it, for the report; nothing is printed in between."""
+    jobs = [make_job(Material(tmp_path / "absent.npy", material.classes, "gone"), labels, seed=seed) for seed in (0, 1)]
+    with pytest.raises(Mistake, match="in a worker: FileNotFoundError") as raised:
+        run(jobs, tmp_path, "easy", Silence(), workers=2)
+    assert "Traceback" in raised.value.__notes__[0] and "Traceback" not in capfd.readouterr().err
+
+
 def test_a_worker_ends_when_nobody_talks_to_it_any_more() -> None:
-    done = subprocess.run([sys.executable, "-m", "debiaser.auditing.crew"], input="", capture_output=True, timeout=60)
+    line = python("-m", "debiaser.auditing.crew")
+    done = subprocess.run(line, env=surroundings(), input="", capture_output=True, timeout=60)
     assert done.returncode == 0 and done.stdout == b""
 
 

@@ -8,16 +8,22 @@ import resource
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import Done
+from conftest import ROOT, Done
 from debiaser import __version__
 
 Command = Callable[..., Done]
+# What every result records of the program and the machine.
+FACTS = (
+    *("debiaser", "python", "torch", "numpy", "pillow", "scikit-learn", "scipy", "commit"),
+    *("device", "threads", "platform", "processor", "cores", "world_size"),
+)
 QUICK = ("--epochs", "1", "--quiet", "--json")
 
 
@@ -101,6 +107,7 @@ def test_train_keeps_what_it_promises(command: Command, tmp_path: Path) -> None:
     assert [row["stage"] for row in rows] == ["biased", "debiased"] and rows[1]["seen"] == "2334"
     result = json.loads((folder / "result.json").read_text())
     assert result["spec"]["fields"]["alpha"] == 0.7 and result["environment"]["threads"] == 1
+    assert set(FACTS) == {name for name, value in result["environment"].items() if value or name == "commit"}
     assert not list(tmp_path.rglob("*.part"))
     again = command("train", "digits", "--method", "pgd", "--rho", "0.05", "--out", "r", *QUICK)
     assert again.last_json == {**found, "resumed": True}
@@ -159,6 +166,67 @@ def test_a_mistake_of_ours_says_so_and_leaves_a_file(tmp_path: Path) -> None:
     crash = Path(re.search(r"please send us (\S+)", done.stderr).group(1))
     assert "boom" in crash.read_text() and "Traceback" in crash.read_text()
     crash.unlink()
+
+
+def ended(tmp_path: Path, what_happens: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command, when this happens in the middle of it."""
+    code = (
+        "import os, signal, sys, tempfile, time, debiaser.cli as cli\n"
+        f"def app(**_):\n    {what_happens}\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    line, environment = [sys.executable, "-c", code], {**os.environ, **variables}
+    return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("what_happens", "code", "told"),
+    [
+        ("raise MemoryError", 1, "memory ran out.*; end others"),
+        ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', 1, "memory ran out"),
+        ("raise OSError(28, 'No space left on device', 'x.npy')", 1, "cannot write x.npy: the disk is full; free"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", 130, "interrupted; what was done is kept"),
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+        ("raise BrokenPipeError", 130, "interrupted"),  # standard output is whole: it was the progress
+    ],
+)
+def test_what_the_machine_does_is_told_in_one_line(tmp_path: Path, what_happens: str, code: int, told: str) -> None:
+    done = ended(tmp_path, what_happens)
+    assert done.returncode == code and done.stdout == "", done.stderr
+    assert re.fullmatch(f"debiaser: {told}.*", done.stderr.strip()), done.stderr
+
+
+def test_a_mistake_of_ours_where_no_file_can_be_written(tmp_path: Path) -> None:
+    done = ended(tmp_path, "tempfile.tempdir = '/no/such/folder'; raise ZeroDivisionError")
+    assert done.returncode == 70 and "--debug" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here: this test did not run")
+@pytest.mark.parametrize("words", [("--version",), ("study", "list", "--json")])
+def test_output_that_does_not_fit_on_the_disk(words: tuple[str, ...], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        line = [sys.executable, "-m", "debiaser", *words]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("debiaser: cannot write standard output: the disk is full")
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_ctrl_c_while_the_command_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'debiaser.cli':\n            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "from debiaser.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 130 and done.stderr == ""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"debiaser": "debiaser.__main__:main"}
 
 
 def test_data_list_get_check_show(command: Command, real_data: Path, tmp_path: Path) -> None:

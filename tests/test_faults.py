@@ -113,6 +113,7 @@ def test_a_truncated_result_is_made_again(calm: tuple[Path, float], tmp_path: Pa
     result.write_text(result.read_text()[:100])
     code, out, error = ended(training(tmp_path / "runs"))
     assert code == 0 and json.loads(out.splitlines()[-1])["resumed"] is False, error
+    assert "it is no complete JSON" in error and "the run is made again" in error
     assert_same(calm[0], tmp_path / "runs")
 
 

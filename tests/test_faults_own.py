@@ -56,7 +56,7 @@ def outcome(home: Path) -> tuple[str, Any]:
 def test_ctrl_c_leaves_no_orphan(pictures: Path, tmp_path: Path) -> None:
     process = start(pictures, tmp_path, workers=2)
     crew = crew_of(process, 2)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command goes on" in error and "Traceback" not in error
     assert gone(crew)

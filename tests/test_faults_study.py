@@ -1,6 +1,7 @@
 """Kills and Ctrl-C while the runs of a study are made, each in a process of its own."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -21,7 +22,7 @@ def study(folder: Path, *words: str) -> Process:
 def test_ctrl_c_leaves_no_orphan_of_a_study(tmp_path: Path) -> None:
     process = study(tmp_path, "--workers", "2")
     crew = crew_of(process, 2)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
     code, _, error = ended(process, 60)
     assert code == 130 and "the same command goes on" in error and "Traceback" not in error
     assert gone(crew)

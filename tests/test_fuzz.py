@@ -19,6 +19,7 @@ from PIL import Image
 from typer.main import get_command
 
 from debiaser.auditing.confirmed import read_confirmed
+from debiaser.auditing.entry import Request
 from debiaser.auditing.export import FORMAT, read_exported
 from debiaser.bench import results
 from debiaser.bench.spec import new_spec
@@ -28,7 +29,7 @@ from debiaser.cli.usage import ClickError, one_line
 from debiaser.data.archives import open_bundle
 from debiaser.data.columns import Columns, read_table
 from debiaser.data.decoding import DecodeError, decode
-from debiaser.data.formats import FormatError, read_npz
+from debiaser.data.formats import FormatError, kept_arrays, read_npz
 from debiaser.data.labels import as_labels
 from debiaser.data.tables import read_csv
 from debiaser.errors import Misuse, Problem
@@ -128,6 +129,7 @@ def readers(folder: Path) -> Readers:
         "json, baseline": ([baseline], through_file(lambda path: checked_verdicts("biased", path)), (Problem,)),
         "npz": (arrays(), through_file(lambda path: read_npz(path, shapes)), (FormatError,)),
         "npz, report": (arrays(), through_file(lambda path: read_details(path.parent), "run/vectors.npz"), ()),
+        "npz, kept": (arrays(), through_file(kept_arrays), ()),
         "npy": ([plain.getvalue()], through_file(array), (Problem,)),
         "tar": (archives("tar"), through_file(whole_bundle), (FormatError,)),
         "zip": (archives("zip"), through_file(whole_bundle), (FormatError,)),
@@ -136,7 +138,7 @@ def readers(folder: Path) -> Readers:
 
 NAMES = (
     *("image", "csv", "marks", "json, result", "json, report", "json, baseline"),
-    *("npz", "npz, report", "npy", "tar", "zip"),
+    *("npz", "npz, report", "npz, kept", "npy", "tar", "zip"),
 )
 
 
@@ -225,16 +227,43 @@ NUMBERS = st.one_of(st.none(), st.integers(), st.floats())
     numbers=st.tuples(st.none() | st.integers(), st.integers(), st.none() | st.integers()),
     noise=st.floats(),
     words=st.lists(ODD, max_size=3),
+    names=st.fixed_dictionaries(
+        {},
+        optional={
+            "net": st.sampled_from(["mlp", "simconv1", "bert"]) | ODD,
+            "precision": st.sampled_from(["32", "bf16"]) | ODD,
+            "weights": ODD,
+            "augment": st.sampled_from(["paper"]) | ODD,
+        },
+    ),
 )
 def test_every_option_of_train_is_taken_or_refused(
-    dataset: str, method: str, rho: float | None, recipe: str, numbers: Any, noise: float, words: list[str]
+    dataset: str, method: str, rho: float | None, recipe: str, numbers: Any, noise: float, words: list[str], names: Any
 ) -> None:
     try:
-        spec = new_spec(dataset, method, rho, recipe, *numbers, noise, changes=words, options=words[:1])
+        spec = new_spec(dataset, method, rho, recipe, *numbers, noise, changes=words, options=words[:1], **names)
     except Problem as error:
         assert str(error) and "\n" not in str(error).strip()
     else:
         assert spec.key and json.dumps(spec.key)
+
+
+@QUICKLY
+@given(
+    numbers=st.fixed_dictionaries(
+        {}, optional={"seeds": st.integers(0), "workers": st.integers(0), "seed": st.integers(), "epochs": NUMBERS}
+    ),
+    max_cost=st.floats(),
+)
+def test_every_number_of_an_audit_is_taken_or_refused(numbers: Any, max_cost: float) -> None:
+    try:
+        request = Request(**numbers, max_cost=max_cost)
+    except Misuse as error:
+        assert "must be at least" in str(error)
+    else:
+        plan = request.plan()
+        assert plan.seed >= 0 and plan.seeds >= 2 and plan.workers >= 1 and request.max_cost >= 0
+        assert plan.epochs is None or plan.epochs >= 1
 
 
 def test_a_name_with_a_line_break_stays_on_one_line() -> None:

@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "debiaser"
 
 # Who may import whom, one direction. `__init__` is the public API; a new room needs a line here.
-BASE = {"errors", "files", "randomness"}
+BASE = {"children", "errors", "files", "randomness"}
 LEARN = BASE | {"data", "learn"}
 BENCH = LEARN | {"methods", "theory", "report"}
 LAYERS = {
+    "children": set(),
     "errors": set(),
     "files": {"errors"},
     "randomness": {"errors"},
@@ -123,6 +124,19 @@ def docstrings(tree: ast.Module, _room: str) -> Findings:
                 yield node.lineno, f"{node.name} has no docstring"
 
 
+LONGEST_FILE, LONGEST_FUNCTION = 300, 50  # lines
+
+
+def sizes(tree: ast.Module, _room: str) -> Findings:
+    if (last := max((node.end_lineno or 0 for node in tree.body), default=0)) > LONGEST_FILE:
+        yield last, f"the file has {last} lines, {LONGEST_FILE} are the most"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > LONGEST_FUNCTION:
+                yield node.lineno, f"{node.name} has {length} lines, {LONGEST_FUNCTION} are the most"
+
+
 def torchvision(tree: ast.Module, _room: str) -> Findings:
     yield from ((line, f"import of {name}") for line, name in imports(tree) if name.split(".")[0] == "torchvision")
 
@@ -172,9 +186,10 @@ def broken(rule, *folders: str) -> str:
         (printing, ["src"]),
         (safety, ["src", "examples", "benchmarks"]),
         (docstrings, ["src"]),
+        (sizes, ["src"]),
         (torchvision, ["src", "tests", "examples", "benchmarks"]),
     ],
-    ids=["layers", "printing", "safety", "docstrings", "torchvision"],
+    ids=["layers", "printing", "safety", "docstrings", "sizes", "torchvision"],
 )
 def test_rule_is_kept(rule, folders):
     assert sources("src"), "no source found"
@@ -293,6 +308,8 @@ def test_constraints_pin_every_requirement():
         (safety, "cli", "import subprocess\nsubprocess.run('ls', shell=True)"),
         (docstrings, "learn", "def fit(): ..."),
         (docstrings, "learn", "class Recipe: ..."),
+        (sizes, "learn", "x = 1\n" * 301),
+        (sizes, "learn", "def f():\n" + "    x = 1\n" * 50),
         (torchvision, "data", "from torchvision import datasets"),
     ],
 )

@@ -74,6 +74,11 @@ def debiased(pictures: Path, cache: Path, tmp_path_factory: pytest.TempPathFacto
     return out, json.loads(done.stdout.splitlines()[-1])
 
 
+def test_an_audit_records_what_it_was_made_with(audited: tuple[Path, Any]) -> None:
+    kept = json.loads((audited[0] / "audit.json").read_text())
+    assert kept["seed"] == 0 and {"torch", "commit", "threads", "processor"} <= kept["environment"].keys()
+
+
 def test_audit_prints_what_is_promised(audited: tuple[Path, Any]) -> None:
     out, found = audited
     promised = {

@@ -23,6 +23,7 @@ from debiaser.auditing.foreign import usable
 from debiaser.auditing.memory import letterboxed, own_of
 from debiaser.auditing.subject import Changed, prepare
 from debiaser.cli import app
+from debiaser.data import folders
 from debiaser.data.decoding import GREY, DecodeError, decode
 from debiaser.data.labels import as_labels
 from debiaser.data.own import read_own
@@ -217,3 +218,46 @@ def test_datasets_in_memory_that_cannot_be_meant() -> None:
             own_of(odd)
     with pytest.raises(Misuse, match="answers alone make no page"):
         audit([0, 1], np.eye(2), out="somewhere")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--epochs", "0", "epochs must be at least 1, got 0"),
+        ("--epochs", "-3", "epochs must be at least 1, got -3"),
+        ("--seed", "-1", "seed must be at least 0, got -1"),
+        ("--max-cost", "nan", "max_cost must be at least 0, got nan"),
+        ("--max-cost", "-5", "max_cost must be at least 0, got -5"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_before_anything_is_read(option: str, value: str, told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        app(["debias", "/no/such/table.csv", option, value], standalone_mode=False)
+
+
+def test_a_folder_that_may_not_be_looked_at_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        """A link into a place that is not ours; to root nothing is closed, so it is played here."""
+
+        name, path = "closed", str(folder / "cat" / "closed")
+
+        def is_dir(self) -> bool:
+            raise PermissionError(13, "Permission denied", self.path)
+
+        is_file = is_dir
+
+    entries = folders._entries
+    monkeypatch.setattr(folders, "_entries", lambda at: [*entries(at), *([Closed()] if Path(at).name == "cat" else [])])
+    with pytest.raises(Problem, match=r"cannot read .*closed: Permission denied; check its permissions"):
+        folders.read_folder(folder)
+
+
+def test_a_folder_that_was_there_keeps_its_permissions(folder: Path, cache: Path, tmp_path: Path) -> None:
+    """What is written into it is for its owner; whether others may enter their folder is not ours to say."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    out = audit(folder, epochs=1, workers=1, out=shared).page
+    assert out is not None and out.stat().st_mode & 0o777 == 0o600
+    assert shared.stat().st_mode & 0o777 == 0o755
+    assert not [path for path in shared.rglob("*") if path.stat().st_mode & 0o077]

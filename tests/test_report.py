@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,12 @@ def test_scored_pictures_are_ordered_and_marked(both: list[Path]) -> None:
     assert scores == sorted(scores, reverse=True)
     assert any(picture["conflicting"] for picture in highest)
     assert all(("goes against" in picture["words"]) == picture["conflicting"] for picture in highest)
+
+
+def test_the_policy_forbids_forms_and_bases_too(both: list[Path], tmp_path: Path) -> None:
+    page = unescape(write_page(both, tmp_path / "page.html").read_text())
+    policy = page.partition('"Content-Security-Policy" content="')[2].partition('">')[0]
+    assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:

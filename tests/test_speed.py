@@ -13,6 +13,7 @@ from conftest import Done
 from debiaser.bench.readme import table as document_table
 from debiaser.bench.speed.claims import CLAIMS, chosen
 from debiaser.bench.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
+from debiaser.cli import app
 from debiaser.errors import Misuse
 from debiaser.report.speed_page import write_speed_page
 from debiaser.report.speed_tables import bound, markdown
@@ -74,6 +75,17 @@ def test_the_command_writes_page_and_numbers(command: Callable[..., Done], tmp_p
     assert not re.search(r"(?:src|href)=\"http", page)
 
 
+@pytest.mark.parametrize("out", ["numbers.json", "."])
+def test_a_page_that_cannot_be_is_told_before_the_work(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers go beside the page with the ending .json: they would take its place."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Misuse, match="--out must name a page"):
+        app(["bench", "--quick", "--only", "sampling", "--out", out], standalone_mode=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bound_is_kept_or_not() -> None:
     claim = {"at_most": 1.08, "ratios": {"two": Spread(1.05, 1.0, 1.2, 5).plain()}}
     assert bound(claim).endswith("measured 1.050: kept.")
@@ -109,6 +121,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     facts = dict.fromkeys(("cores", "threads", "debiaser", "torch", "python", "platform"), evil)
     page = write_speed_page({"claims": [claim], "environment": facts, "quick": True}, tmp_path / "page.html")
     assert evil not in page.read_text() and "&lt;script&gt;" in page.read_text()
+    assert "base-uri 'none'; form-action 'none'" in page.read_text(), "no form and no base from elsewhere either"
 
 
 def test_every_claim_of_the_issue_is_there() -> None:

@@ -13,8 +13,10 @@ import torch
 
 from debiaser.bench.fisher import add_fisher
 from debiaser.bench.results import read_result
+from debiaser.bench.spec import new_spec
 from debiaser.bench.studies.running import cores, threads
 from debiaser.data.split import Split
+from debiaser.errors import Problem
 from debiaser.methods import PGD
 from debiaser.methods.task import Task
 
@@ -100,6 +102,7 @@ def test_the_plan_is_there_at_once_without_torch() -> None:
         (("norm", "--seeds", "0"), "--seeds must be at least 1"),
         (("norm", "--recipe", "slow", "--dry-run"), "unknown recipe 'slow'"),
         (("norm", "--on", "nosuch"), "unknown dataset 'nosuch'"),
+        (("norm", "--results", "nosuch", "--dry-run"), "no folder nosuch with results; check the path"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -151,3 +154,9 @@ def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Ta
     assert not torch.allclose(scores, PGD().scores(task, model))
     with pytest.raises(ValueError, match="parameters=all"):
         PGD(parameters="all", score="loss")
+
+
+def test_a_damaged_model_is_told_where_its_fisher_information_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(Problem, match=r"are damaged .*; remove that folder and run it again"):
+        add_fisher(tmp_path, {"spec": new_spec("digits", "vanilla", epochs=1).plain()})

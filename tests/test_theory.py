@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from debiaser.cli import app
+from debiaser.errors import Misuse
 from debiaser.learn.engine import Silence
 from debiaser.theory import logistic, objective, regression, toy
 from debiaser.theory.evidence import Evidence, gather
@@ -200,11 +202,17 @@ def test_a_folder_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "choose another folder" in done.stderr
 
 
+def test_a_seed_below_zero_is_told_at_once() -> None:
+    with pytest.raises(Misuse, match="seed must not be negative, got -1"):
+        app(["theory", "--seed", "-1"], standalone_mode=False)
+
+
 @pytest.mark.long
 def test_the_command_prints_verdicts_and_draws(tmp_path: Path) -> None:
     done = theory("--figures", str(tmp_path / "pictures"), "--json")
     assert done.returncode == 0 and "Theorem 1: done in" in done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["statements"]) == 12 and all(Path(name).stat().st_size for name in found["figures"])
+    assert {"torch", "commit", "threads", "processor"} <= found["environment"].keys()
     kept = json.loads((ROOT / "results" / "theory.json").read_text())
     assert [each["verdict"] for each in found["statements"]] == [each["verdict"] for each in kept["statements"]]

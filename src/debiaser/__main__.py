@@ -1,6 +1,18 @@
-"""`python -m debiaser`."""
+"""`debiaser` and `python -m debiaser`."""
 
-from debiaser.cli import main
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """The command; Ctrl-C while it is still being loaded ends it as quietly as later on."""
+    try:
+        from debiaser.cli import main as run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    run()
+
 
 if __name__ == "__main__":
     main()

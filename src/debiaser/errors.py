@@ -21,6 +21,21 @@ class Misuse(Problem, ValueError):
     exit_code = 2
 
 
+# What torch, its devices and the system say when there is no more of it.
+NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
+
+
+def lack_of_memory(error: Exception) -> Problem | None:
+    """The clear line for an error that means that memory ran out; None for any other."""
+    told = isinstance(error, RuntimeError | OSError) and any(words in str(error).lower() for words in NO_MEMORY)
+    if not told and not isinstance(error, MemoryError):
+        return None
+    return Problem(
+        "memory ran out, here or for all programs together; end others, or take less at once (--workers 1, smaller "
+        "data), then run the same command again: what was done is kept"
+    )
+
+
 def known(kind: str, name: str, choices: object) -> Misuse:
     """The error for an unknown name: `unknown method 'x'; known: a, b, c`."""
     listed = ", ".join(sorted(str(choice) for choice in choices)) if hasattr(choices, "__iter__") else str(choices)

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from debiaser.auditing.jobs import Answers, Job, read_answers, work
-from debiaser.errors import Problem
+from debiaser.children import python, surroundings
+from debiaser.errors import Problem, lack_of_memory
 from debiaser.learn.engine import Listener, Row, Silence
 from debiaser.learn.freed_memory import keep_freed_memory
 
@@ -59,7 +61,7 @@ def share_out(folders: Sequence[Path], workers: int, listener: Listener) -> None
     waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for own in folders:
         waiting.put(own)
-    problems: list[str] = []
+    problems: list[Exception] = []
     lock = threading.Lock()
     crew = [hire(max(1, torch.get_num_threads() // workers)) for _ in range(workers)]
     threads = [
@@ -75,17 +77,18 @@ def share_out(folders: Sequence[Path], workers: int, listener: Listener) -> None
         for each in crew:
             dismiss(each)
     if problems:
-        raise Problem(problems[0])
+        raise problems[0]
 
 
 def hire(threads: int) -> subprocess.Popen[str]:
-    """A worker process; it ends when we do, since its standard input ends then."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "debiaser.auditing.crew"],
+    """A worker process; it ends when we do, since its standard input ends then. A terminal's Ctrl-C is for us alone."""
+    return subprocess.Popen(  # noqa: S603 (our own words)
+        python("-m", "debiaser.auditing.crew"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=surroundings(OMP_NUM_THREADS=str(threads)),
+        process_group=0,
     )
 
 
@@ -94,7 +97,7 @@ def attend(
     waiting: "queue.SimpleQueue[Path]",
     listener: Listener,
     lock: threading.Lock,
-    problems: list[str],
+    problems: list[Exception],
 ) -> None:
     """Hand jobs to one worker and pass on what it says."""
     assert worker.stdin is not None
@@ -116,16 +119,26 @@ def attend(
                 for _ in range(word.get("steps", 0)):
                     listener.step()
             if "problem" in word:
-                problems.append(word["problem"])
-            if "done" in word or "problem" in word:
+                problems.append(Problem(word["problem"]))
+            if "mistake" in word:
+                problems.append(Mistake(word["mistake"]))
+            if word.keys() & {"done", "problem", "mistake"}:
                 break
         else:
             problems.append(died(worker))
 
 
-def died(worker: subprocess.Popen[str]) -> str:
+class Mistake(RuntimeError):
+    """A mistake of ours in a worker: its last line as the message, the whole below it for the report."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f"in a worker: {trace.strip().splitlines()[-1]}")
+        self.add_note(trace)
+
+
+def died(worker: subprocess.Popen[str]) -> Problem:
     """What to say of a worker that is gone."""
-    return (
+    return Problem(
         f"a worker process ended unexpectedly (code {worker.wait()}), perhaps for lack of memory; the same command "
         "goes on from what is done, --workers 1 needs the least memory"
     )
@@ -161,21 +174,31 @@ class Telling(Silence):
 
 
 def main() -> None:
-    """A worker's life: a folder per line in, words of progress out, until standard input ends."""
+    """A worker's life: a folder per line in, words of progress out, until standard input ends or nobody listens."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     keep_freed_memory()
-    for line in sys.stdin:
-        telling = Telling()
-        try:
-            work(Path(json.loads(line)), telling)
-        except Problem as problem:
-            telling.tell(problem=str(problem))
-        else:
-            telling.tell(done=True)
+    try:
+        for line in sys.stdin:
+            serve(Path(json.loads(line)))
+    except BrokenPipeError:  # the one who hired us is gone
+        os._exit(130)
+
+
+def serve(own: Path) -> None:
+    """Do one job, and tell how it ended."""
+    telling = Telling()
+    try:
+        work(own, telling)
+    except BrokenPipeError:
+        raise
+    except Problem as problem:
+        telling.tell(problem=str(problem))
+    except Exception as error:
+        short = lack_of_memory(error)
+        telling.tell(**({"problem": str(short)} if short else {"mistake": traceback.format_exc()}))
+    else:
+        telling.tell(done=True)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (KeyboardInterrupt, BrokenPipeError):
-        os._exit(130)
+    main()

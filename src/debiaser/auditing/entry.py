@@ -28,6 +28,7 @@ from debiaser.data.own import Columns, OwnData, read_own
 from debiaser.data.raw import cache
 from debiaser.errors import Misuse
 from debiaser.learn.engine import Listener, Silence
+from debiaser.learn.facts import environment
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Request:
     redact: frozenset[str] = frozenset()
     out: Path | None = None
     listener: Listener = dataclasses.field(default_factory=Silence)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant, before anything is read."""
+        for name, value, least in (("seed", self.seed, 0), ("epochs", self.epochs, 1), ("max_cost", self.max_cost, 0)):
+            if value is not None and not value >= least:  # no number at all is not either
+                raise Misuse(f"{name} must be at least {least}, got {value}")
 
     def plan(self) -> Plan:
         """How the rows are examined."""
@@ -153,7 +160,8 @@ def conclude(examined: Examined, request: Request, trial: Trial | None = None, *
     chosen = choose(examined)
     field = {"field": estimate_share(examined, Path(request.field))} if request.field and "field" not in more else {}
     told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
-    summary = {**summarise(examined, chosen), **told, **field, **more}
+    made = {"seed": request.seed, "environment": environment("cpu")}
+    summary = {**summarise(examined, chosen), **told, **field, **more, **made}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         keep(examined, chosen, findings, request.out, request.redact, trial)

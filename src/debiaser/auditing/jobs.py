@@ -6,19 +6,21 @@
 
 import hashlib
 import json
-import zipfile
+import logging
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.auditing.material import Material
 from debiaser.data.augment import Augmentation
+from debiaser.data.formats import kept_arrays
 from debiaser.files import write_arrays, write_json
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.engine import Listener, steps_in
@@ -31,6 +33,7 @@ from debiaser.methods.task import Task
 from debiaser.randomness import derive
 
 Rows = NDArray[np.int64]
+log = logging.getLogger("debiaser")
 LOOK = 512  # rows per batch where nothing is learnt
 
 
@@ -146,11 +149,15 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def read_answers(own: Path) -> Answers | None:
-    """What the job's model said; None where it is not done, or its file is damaged."""
+    """What the job's model said; None where it is not done, or a file of it is damaged."""
+    stored = kept_arrays(own / "answers.npz")
+    if stored is None:
+        return None
     try:
-        with np.load(own / "answers.npz", allow_pickle=False) as stored:
+        with safetensors.safe_open(own / "model.safetensors", framework="pt"):  # its header and its length
             return Answers(stored["rows"], stored["logits"], stored["length"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        log.warning("the model in %s is gone or damaged (%s); it is trained again", own, error)
         return None
 
 

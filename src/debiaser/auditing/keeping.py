@@ -27,8 +27,8 @@ STRIPS = 4  # swaps that are shown of each view
 def keep(
     examined: Examined, chosen: Chosen, findings: Findings, folder: Path, redact: frozenset[str], trial: Trial | None
 ) -> None:
-    """Write everything; the page last."""
-    make_folder(folder).chmod(0o700)
+    """Write everything; the page last. Files and folders that we make are for their owner, a folder of theirs stays."""
+    make_folder(folder)
     findings.summary["page"] = str(folder / "report.html")
     findings.summary["scores"] = str(folder / "scores.csv")
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])

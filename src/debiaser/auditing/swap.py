@@ -1,6 +1,5 @@
 """The swap test: give an input one property of an input of another class; whose class does the model answer?"""
 
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from debiaser.auditing.reliance import LEVEL, Asked, Design, Reliance, Rows, by_chance, detectable, estimates
 from debiaser.auditing.views import View
+from debiaser.data.formats import kept_arrays
 from debiaser.data.partition import units_per_class
 from debiaser.errors import Problem
 from debiaser.files import write_arrays
@@ -170,12 +170,11 @@ def remember(path: Path, asked: dict[str, Asked], untested: tuple[Untested, ...]
 
 def remembered(path: Path, views: Sequence[View]) -> tuple[dict[str, Asked], tuple[Untested, ...]] | None:
     """What was kept about these views; nothing where that cannot be read."""
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            asked = {str(name): Asked(*(kept[f"{part}.{name}"] for part in PARTS)) for name in kept["views"]}
-            reasons = dict(zip(kept["names"].tolist(), kept["reasons"].tolist(), strict=True))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    kept = kept_arrays(path)
+    if kept is None:
         return None
+    asked = {str(name): Asked(*(kept[f"{part}.{name}"] for part in PARTS)) for name in kept["views"]}
+    reasons = dict(zip(kept["names"].tolist(), kept["reasons"].tolist(), strict=True))
     if {*asked, *reasons} != {view.name for view in views}:
         return None
     return asked, tuple(

@@ -23,6 +23,7 @@ from debiaser.errors import Problem
 from debiaser.files import locked, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.facts import environment
 from debiaser.learn.freed_memory import keep_freed_memory
 from debiaser.learn.nets import new_net
 from debiaser.learn.normalise import normalised
@@ -71,6 +72,8 @@ def run(
         done = find()
         if done is not None:
             return Run(folder, done, resumed=True)
+        if processes.main and not fresh and (wrong := results.why_unusable(folder)):
+            log.warning("the result in %s does not count (%s); the run is made again", folder, wrong)
         if fresh and processes.main:
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
             (folder / "result.json").unlink(missing_ok=True)
@@ -146,7 +149,7 @@ def keep(
     found = judge(spec, benchmark, logits, task.journal, folder)
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
     results.write_history(folder / "history.csv", task.journal.history)
-    result = results.new_result(spec, **found, environment=results.environment(str(task.device), spec.world_size))
+    result = results.new_result(spec, **found, environment=environment(str(task.device), spec.world_size))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     for key in dict.fromkeys([*task.journal.owned, *task.journal.stages[-1:]]):

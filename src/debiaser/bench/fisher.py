@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import torch
 
 from debiaser.bench.experiment import EVALUATION_BATCH, load
 from debiaser.bench.results import Result
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec
+from debiaser.data.formats import UNREADABLE
+from debiaser.errors import Problem
 from debiaser.files import write_json
 from debiaser.learn.checkpoint import read_tensors
 from debiaser.learn.nets import new_net
@@ -30,9 +33,12 @@ def add_fisher(folder: Path, result: Result, data: Path | None = None, device: s
     spec = spec_of(result["spec"])
     benchmark = load(spec, data)
     net = normalised(new_net(spec.net, len(benchmark.classes), 0), SETTINGS[spec.dataset].normalise)
-    net.load_state_dict(read_tensors(folder / "model.safetensors").tensors)
-    with np.load(folder / "vectors.npz", allow_pickle=False) as archive:
-        weights = torch.from_numpy(archive["probability"])
+    try:
+        net.load_state_dict(read_tensors(folder / "model.safetensors").tensors)
+        with np.load(folder / "vectors.npz", allow_pickle=False) as archive:
+            weights = torch.from_numpy(archive["probability"])
+    except (*UNREADABLE, safetensors.SafetensorError) as error:
+        raise Problem(f"the files in {folder} are damaged ({error}); remove that folder and run it again") from error
     outputs = look(net.to(device), benchmark.train.batches(EVALUATION_BATCH), device=device)
     fisher = head_fisher(outputs, weights)
     traces = {damping: inverse_trace(fisher, float(damping)) for damping in DAMPINGS}

@@ -3,15 +3,10 @@
 import csv
 import io
 import json
-import os
-import platform
-import re
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from debiaser import __version__
 from debiaser.bench.spec import PROTOCOL, Spec
 from debiaser.files import write_text
 
@@ -34,6 +29,19 @@ def read_result(run_dir: Path) -> Result | None:
         return examine(run_dir / "result.json", run_dir.name)
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def why_unusable(run_dir: Path) -> str:
+    """What is wrong with the result that lies in a folder; empty where there is none, or a good one."""
+    try:
+        examine(run_dir / "result.json", run_dir.name)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
 
 
 def examine(path: Path, key: str) -> Result:
@@ -76,53 +84,6 @@ def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
         seen += row["seen"]
         writer.writerow({**row, "seen": seen})
     write_text(path, stream.getvalue())
-
-
-def environment(device: str, world_size: int = 1) -> dict[str, Any]:
-    """What a result depends on besides its spec."""
-    import numpy as np
-    import torch
-
-    return {
-        "debiaser": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "commit": commit(),
-        "device": device,
-        "threads": torch.get_num_threads(),
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "world_size": world_size,
-    }
-
-
-def processor() -> str:
-    """What the processor is called, where the system tells."""
-    try:
-        facts = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    named = re.search(r"^model name\s*:\s*(.+)$", facts, re.MULTILINE)
-    return named[1].strip() if named else platform.machine()
-
-
-def commit() -> str | None:
-    """The commit of the checkout this package runs from, with a plus sign if it was changed since; else None."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603, S607
-        return done.stdout.strip()
-
-    try:
-        if not git("ls-files", "--error-unmatch", str(Path(__file__))):
-            return None
-        changed = git("status", "--porcelain", "--", str(here.parent))
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def summary(result: Result, run_dir: Path, resumed: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app
+from debiaser.errors import Misuse
 
 
 @app.command()
@@ -23,17 +24,20 @@ def bench(
     """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
     from contextlib import closing
 
-    from debiaser.bench.speed.claims import measure
+    from debiaser.bench.speed.claims import chosen, measure
     from debiaser.cli.console import reporter, show_table
     from debiaser.cli.runs import print_json
-    from debiaser.files import write_json
+    from debiaser.files import make_folder, write_json
     from debiaser.report.speed_page import write_speed_page
     from debiaser.report.speed_tables import table
 
+    if out.is_dir() or out.suffix == ".json":
+        raise Misuse(f"--out must name a page, such as bench.html, and the numbers go beside it; got {out}")
+    names = chosen(only or ())
+    make_folder(out.parent)  # a folder that cannot be is told before the work, not after
     with closing(reporter(quiet)) as listener:
-        found = measure(only or (), quick, listener)
-    page = write_speed_page(found, out)
-    numbers = out.with_suffix(".json")
+        found = measure(names, quick, listener)
+    page, numbers = write_speed_page(found, out), out.with_suffix(".json")
     write_json(numbers, found)
     for claim in map(table, found["claims"]):
         rows = [(line["way"], *line["cells"]) for line in claim["lines"]]

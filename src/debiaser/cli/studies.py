@@ -51,8 +51,8 @@ def study(
         return
     check_counts({"--seeds": seeds, "--workers": workers, "--epochs": epochs})
     chosen = choose(name, on, only, rho)
-    copies = results or (Path("results") if Path("results").is_dir() else None)
-    scale, store = Scale(recipe, seeds, epochs), gather(out, copies)
+    copies, scale = find_copies(results), Scale(recipe, seeds, epochs)
+    store = gather(out, copies)
     lacking = missing(chosen, store, scale)
     if commands:
         show_commands(lacking, out, data, device)
@@ -64,6 +64,13 @@ def study(
         if failures:
             listed = "; ".join(f"{each.run.spec.key}: {each.reason}" for each in failures[:3])
             raise Problem(f"{len(failures)} of {len(lacking)} runs failed: {listed}; the same command tries them again")
+
+
+def find_copies(named: Path | None) -> Path | None:
+    """The folder with copies of results: the named one, which must be there, else ./results where it is."""
+    if named and not named.is_dir():
+        raise Misuse(f"there is no folder {named} with results; check the path given to --results")
+    return named or (Path("results") if Path("results").is_dir() else None)
 
 
 def check_counts(counts: dict[str, int | None]) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app
+from debiaser.errors import Misuse
 
 if TYPE_CHECKING:
     from debiaser.theory.evidence import Evidence
@@ -30,9 +31,12 @@ def theory(
     from debiaser.cli.console import reporter, say
     from debiaser.cli.runs import print_json
     from debiaser.files import make_folder
+    from debiaser.learn.facts import environment
     from debiaser.theory.evidence import gather
     from debiaser.theory.statements import statements
 
+    if seed < 0:
+        raise Misuse(f"seed must not be negative, got {seed}")
     if figures:
         make_folder(figures)  # a folder that cannot be is told before the work, not after
     started = time.monotonic()
@@ -43,7 +47,8 @@ def theory(
     if as_json:
         seconds = round(time.monotonic() - started, 1)
         kept = [asdict(each) for each in found]
-        print_json({"seed": seed, "statements": kept, "figures": list(map(str, files)), "seconds": seconds})
+        told = {"statements": kept, "figures": list(map(str, files)), "seconds": seconds}
+        print_json({"seed": seed, **told, "environment": environment("cpu")})
         return
     for each in found:
         typer.echo(f"{each.verdict.upper():<12}  {each.name}")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from debiaser.data import inject, raw
 from debiaser.data.cifar10 import CLASSES, Photographs, parts
 from debiaser.data.corruptions import NAMES, VERSION, corrupt
+from debiaser.data.formats import BAD_HEADER
 from debiaser.data.progress import report
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.files import explain, locked, replacing
@@ -72,7 +73,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
         pictures: NDArray[np.uint8] = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         return None
-    except (ValueError, EOFError):  # damaged: made anew
+    except (EOFError, *BAD_HEADER):  # damaged: made anew
         return None
     except OSError as error:
         raise explain(error, path) from error

@@ -98,7 +98,19 @@ def _one_class(picture: Path, top: Path) -> Problem:
 
 
 def _folders(root: Path) -> list[Path]:
-    return [root / entry.name for entry in _entries(root) if entry.is_dir()]
+    return [root / entry.name for entry in _entries(root) if _is_folder(entry)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; where that may not be known, neither may what is in it."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise _unread(entry.path, error) from error
+
+
+def _unread(path: Path | str, error: OSError) -> Problem:
+    return Problem(f"cannot read {path}: {error.strerror}; check its permissions")
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
@@ -107,7 +119,7 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as found:
             entries = [entry for entry in found if not entry.name.startswith(".") and entry.name not in JUNK]
     except OSError as error:
-        raise Problem(f"cannot read {folder}: {error.strerror}; check its permissions") from error
+        raise _unread(folder, error) from error
     return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -116,13 +128,16 @@ def _walk(top: Path) -> Iterator[tuple[str, bool]]:
     waiting, seen = [str(top)], set()
     while waiting:
         folder = waiting.pop()
-        facts = Path(folder).stat()
+        try:
+            facts = Path(folder).stat()
+        except OSError as error:  # it was removed, or may not be looked at
+            raise _unread(folder, error) from error
         if (facts.st_dev, facts.st_ino) in seen:
             continue
         seen.add((facts.st_dev, facts.st_ino))
         below = []
         for entry in _entries(folder):
-            is_folder = entry.is_dir()
+            is_folder = _is_folder(entry)
             yield entry.path, is_folder
             if is_folder:
                 below.append(entry.path)

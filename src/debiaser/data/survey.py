@@ -7,7 +7,6 @@ before training begins. What was seen is kept in the user's cache by path, size 
 import hashlib
 import os
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from debiaser.data.decoding import ORIENTATION, DecodeError, Pixels, decode, open_header
+from debiaser.data.formats import kept_arrays
 from debiaser.data.pictures import Contents, content_digest
 from debiaser.data.raw import cache
 from debiaser.errors import Problem
@@ -77,7 +77,8 @@ def survey(contents: Contents, name: str, folder: Path | None = None, progress: 
     """What there is to see of each picture; what was seen before is remembered in `folder` under this name."""
     path = (folder or cache().parent / "reading") / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
     found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
-    known = _remembered(path)
+    kept = kept_arrays(path) or {}
+    known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
     fresh: list[int] = []
     for row in range(len(contents)):
         try:
@@ -90,7 +91,7 @@ def survey(contents: Contents, name: str, folder: Path | None = None, progress: 
         stamps[row] = np.frombuffer(stamp.digest(), np.uint8)
         if stamp.digest() not in known:
             fresh.append(row)
-    _recall(found, stamps, known, path)
+    _recall(found, stamps, known, kept)
     if fresh:
         try:
             _look_at(contents, fresh, found, progress)
@@ -152,23 +153,15 @@ def _look_at(contents: Contents, rows: list[int], found: Survey, progress: Progr
                 progress("looking at pictures", start + len(part), len(rows))
 
 
-def _remembered(path: Path) -> dict[bytes, int]:
-    """Which stamps the file holds, and where; nothing where it cannot be read."""
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            return {stamp.tobytes(): place for place, stamp in enumerate(kept["stamps"])}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return {}
-
-
-def _recall(found: Survey, stamps: npt.NDArray[np.uint8], known: dict[bytes, int], path: Path) -> None:
+def _recall(
+    found: Survey, stamps: npt.NDArray[np.uint8], known: dict[bytes, int], kept: Mapping[str, npt.NDArray[Any]]
+) -> None:
     pairs = [(row, known[stamp.tobytes()]) for row, stamp in enumerate(stamps) if stamp.tobytes() in known]
     if not pairs:
         return
     rows, places = np.array(pairs).T
-    with np.load(path, allow_pickle=False) as kept:
-        for each in fields(found):
-            getattr(found, each.name)[rows] = kept[each.name][places]
+    for each in fields(found):
+        getattr(found, each.name)[rows] = kept[each.name][places]
 
 
 def _remember(path: Path, found: Survey, stamps: npt.NDArray[np.uint8]) -> None:

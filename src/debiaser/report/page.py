@@ -113,6 +113,7 @@ def render(
     # The script is allowed by its hash: text from the data can never become a second one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy += "; base-uri 'none'; form-action 'none'"  # these two do not follow the first
     text = _template().render(
         title=title,
         sections=sections,

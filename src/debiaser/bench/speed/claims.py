@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from debiaser.bench.results import environment
 from debiaser.bench.speed import ways as made
 from debiaser.bench.speed.growth import FEW, SIZES, growth
 from debiaser.bench.speed.timing import Way, difference, in_fresh_process, interleaved, peak_mb, ratio, typical
 from debiaser.errors import known
 from debiaser.learn.engine import Listener, Silence
+from debiaser.learn.facts import environment
 
 GROWTH = "growth"
 

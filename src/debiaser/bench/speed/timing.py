@@ -1,7 +1,6 @@
 """Measuring: ways to do one thing run in turns, ratios round by round, memory in fresh processes, growth."""
 
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from debiaser.children import python, surroundings
 
 Times = list[dict[str, float]]
 STATUS = Path("/proc/self/status")
@@ -97,8 +98,7 @@ def peak_mb() -> float:
 
 def in_fresh_process(*words: str) -> str:
     """The last line that `python words...` prints."""
-    variables = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    line = [sys.executable, *words]
+    line, variables = python(*words), surroundings(OMP_NUM_THREADS=str(torch.get_num_threads()))
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=variables)  # noqa: S603 (our own words)
     return (done.stdout.strip().splitlines() or [""])[-1]
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from debiaser.bench.studies.study import Study
 from debiaser.bench.studies.tally import Missing, Scale
+from debiaser.children import python, surroundings
 
 Tell = Callable[[Missing, str], None]
 
@@ -52,11 +52,16 @@ class Crew:
 
     def make_one(self, run: Missing, live: set[subprocess.Popen[str]]) -> Failure | None:
         """One run, as the command that a person would type."""
-        line = [sys.executable, "-m", "debiaser", *self.words(run)]
-        variables = {**os.environ, **threads(self.workers)}
+        line, variables = python("-m", "debiaser", *self.words(run)), surroundings(**threads(self.workers))
         said = ""
         with subprocess.Popen(  # noqa: S603 (our own command)
-            line, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+            line,
+            env=variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,  # Ctrl-C in a terminal is for us alone; we end them
         ) as process:
             live.add(process)
             for each in process.stderr or ():
