@@ -1,8 +1,8 @@
 """The gallery page from finished runs: `python docs/making/gallery.py RUNS_DIR...`.
 
-For every benchmark among the runs: its table, and per class the training pictures with the highest and the lowest
-score of one run that has scores. Writes docs/gallery.md and docs/pictures/gallery_*.png; benchmarks that are on the
-page and not among these runs stay on it.
+For every benchmark among the runs: a mark for its table, which `make results` fills from `results/`, and per class the
+training pictures with the highest and the lowest score of one run that has scores. Writes docs/gallery.md and
+docs/pictures/gallery_*.png; benchmarks that are on the page and not among these runs stay on it.
 """
 
 import re
@@ -18,7 +18,7 @@ from debiaser.files import write_text
 from debiaser.report.page import find_runs
 from debiaser.report.runs import Arrays, Details, Result, read_details, read_result
 from debiaser.report.sheet import write_sheet
-from debiaser.report.tables import markdown_table, method_name, place, summary_rows
+from debiaser.report.tables import method_name, place
 
 DOCS = Path(__file__).resolve().parents[1]
 SHOWN, COLOURS, MOST_CLASSES = 3, 128, 10
@@ -27,7 +27,7 @@ HEAD = """# Gallery
 
 What real runs leave behind. A score is high where a training picture goes against what the biased network has learnt:
 the upper rows should be those that a shortcut does not explain. Made by `docs/making/gallery.py` from run folders;
-tables, pictures and numbers are those of the runs.
+the tables are of all runs in `results/` with the same setting.
 """
 
 
@@ -66,7 +66,11 @@ def with_scores(results: Sequence[Result]) -> tuple[Result, Arrays] | None:
 
 def part(dataset: str, results: Sequence[Result]) -> str:
     """What the page says about one benchmark; its picture is written."""
-    lines = [f"## {dataset}", "", markdown_table(summary_rows(results)), ""]
+    _, rho, _, recipe = place(results[0])
+    usual = "" if results[0]["spec"]["options"] else " usual"
+    chosen = f"recipe={recipe}" + (f" rho={rho:g}" if rho is not None else "")
+    table = f"<!-- results: {dataset}{usual} {chosen} -->\n<!-- end of results -->"
+    lines = [f"## {dataset}", "", table, ""]
     found = with_scores(results)
     if found:
         lines += picture_lines(dataset, *found)
