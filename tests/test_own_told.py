@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from debiaser.auditing.advice import what_next
 from debiaser.auditing.confirmed import match_marks
-from debiaser.auditing.entry import Request, named_options
+from debiaser.auditing.entry import Request, debias_source, named_options
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.exhibits import input_gradients
+from debiaser.auditing.field import find_field
 from debiaser.auditing.foreign import examine_model
 from debiaser.auditing.price import pays
 from debiaser.auditing.subject import prepare
@@ -21,7 +23,8 @@ from debiaser.auditing.swap import SwapTest, swap_test
 from debiaser.cli import console
 from debiaser.cli.own import told
 from debiaser.data.own import Columns, read_own
-from debiaser.errors import Problem, printable
+from debiaser.data.pictures import Files, Pictures
+from debiaser.errors import Misuse, Problem, printable
 from debiaser.learn.encoders import Encoder
 from debiaser.learn.engine import Silence
 from debiaser.report.audit_files import Scores
@@ -145,3 +148,46 @@ def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:
 
 def failing(*_: object) -> torch.Tensor:
     raise Problem("cannot be swapped; use others")
+
+
+def test_marks_of_other_data_with_the_same_names_are_refused(tmp_path: Path) -> None:
+    """Row numbers and 0001.png are names in many datasets; the label that a row had in the page tells them apart."""
+    own = SimpleNamespace(ids=["1", "2", "3"], classes=("cat", "dog"), y=torch.tensor([0, 1, 0]))
+    path = tmp_path / "confirmed.csv"
+
+    def marked(content: str) -> dict[int, str]:
+        path.write_text(content)
+        return match_marks(own, np.arange(3), path)  # type: ignore[arg-type]
+
+    assert marked("id,mark,label\n1,aligned,cat\n2,mislabelled,dog\n") == {0: "aligned", 1: "mislabelled"}
+    assert marked("id,mark\n1,aligned\n") == {0: "aligned"}
+    with pytest.raises(Problem, match=r"1 of 2 rows in .* another label here .the first: '2', 'dog'.*another dataset"):
+        marked("id,mark,label\n1,aligned,cat\n2,aligned,cat\n")
+    with pytest.raises(Problem, match="marks '1' in two ways"):
+        marked("id,mark\n1,aligned\n1,mislabelled\n")
+
+
+def test_a_field_is_compared_with_usual_pictures_and_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
+    names = []
+    for number in range(6):
+        names.append(str(tmp_path / f"{number}.png"))
+        if number % 3:
+            Image.new("RGB", (30, 20)).save(names[-1])
+        else:
+            (tmp_path / f"{number}.png").write_bytes(b"no picture")
+    sides = np.full((9, 2), 30)
+    sides[0] = 900  # one huge picture among small ones
+    own = SimpleNamespace(kind="image", inputs=Pictures(["a"] * 9, Files(["a"] * 9), sides))
+    field = find_field(tmp_path, SimpleNamespace(own=own, size=28))  # type: ignore[arg-type]
+    assert field.read(0, 6).shape == (6, 3, 28, 28)
+    assert field.readable(0, 6).tolist() == [False, True, True] * 2 and field.failed == names[::3]
+    with pytest.raises(Problem, match="about 30 pixels a side, the data's about 900"):
+        sides[:] = 900
+        own.inputs = Pictures(["a"] * 9, Files(["a"] * 9), sides)
+        find_field(tmp_path, SimpleNamespace(own=own, size=28))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan")])
+def test_a_cost_that_nothing_can_meet_is_misuse(tmp_path: Path, cost: float) -> None:
+    with pytest.raises(Misuse, match="--max-cost must be 0 or more"):
+        debias_source(tmp_path, Request(max_cost=cost))

@@ -168,6 +168,8 @@ def named_options(request: Request) -> dict[str, Any]:
 
 def debias_source(source: str | Path, request: Request) -> Findings:
     """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
+    if not request.max_cost >= 0:  # nor is NaN
+        raise Misuse(f"--max-cost must be 0 or more points of accuracy, got {request.max_cost:g}")
     with private():
         subject = prepared(source, request, need_test=True)
         own = subject.own

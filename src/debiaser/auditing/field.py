@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.estimates import DRAWS, Estimate, resampled_means
 from debiaser.auditing.prediction import picture_paths, texts_of
+from debiaser.auditing.reliance import binomial_interval
 from debiaser.auditing.scoring import ask_panel, read_panel
 from debiaser.auditing.subject import Subject, pictures_of
 from debiaser.auditing.swap import BATCH
 from debiaser.data.folders import PICTURES
 from debiaser.data.pictures import Files, Pictures
+from debiaser.data.rows import first
 from debiaser.errors import Problem
 from debiaser.randomness import numpy_stream
 
@@ -44,6 +46,17 @@ class Field:
         if isinstance(self.inputs, list):
             return self.inputs[start:stop]
         return self.inputs.read(torch.arange(start, min(stop, len(self.inputs))), self.size)
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the inputs that were read so far and could not be: they are grey and count for nothing."""
+        return [] if isinstance(self.inputs, list) else [*self.inputs.failed]
+
+    def readable(self, start: int, count: int) -> NDArray[np.bool_]:
+        """(count,) which of the inputs from `start` on, once read, are what they should be."""
+        if isinstance(self.inputs, list):
+            return np.ones(count, bool)
+        return np.array([name not in self.inputs.failed for name in self.inputs.ids[start : start + count]], bool)
 
 
 def find_field(path: Path, subject: Subject, seed: int = 0) -> Field:
@@ -81,7 +94,7 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
     from PIL import Image
 
     sides = []
-    for each in paths[:200]:
+    for each in paths[:: max(1, len(paths) // 200)]:
         try:
             with Image.open(each) as picture:
                 sides.append(max(picture.size))
@@ -89,11 +102,11 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
             continue
     if not sides:
         raise Problem(f"none of the pictures in --field {path} can be read; give a folder of pictures that open")
-    own, there = pictures_of(subject.own).largest_side, int(np.median(sides))
+    own, there = pictures_of(subject.own).median_side, int(np.median(sides))
     if not own / OTHER_SIZE <= there <= own * OTHER_SIZE:
         raise Problem(
-            f"pictures in --field {path} are about {there} pixels a side, the data's up to {own}: what the models "
-            "learnt of one does not hold for the other; give field pictures of the same size"
+            f"pictures in --field {path} are about {there} pixels a side, the data's about {own}: what the "
+            "models learnt of one does not hold for the other; give field pictures of the same size"
         )
 
 
@@ -109,7 +122,11 @@ def estimate_share(examined: Examined, path: Path) -> dict[str, Any]:
     follow = (easy != kinds.judge.answer[pool])[easy == y]
     against = planted.easy.argmax(1) != planted.judge.mean(0).argmax(1)
     field = disagreements(examined, found)
-    return told(follow, against, field, examined.subject.own.unit, pool[easy == y], planted.rows, examined.desk.seed)
+    unit, seed = examined.subject.own.unit, examined.desk.seed
+    share = told(follow, against, field, unit, pool[easy == y], planted.rows, seed)
+    if failed := found.failed:
+        share["sentence"] += f" {len(failed):,} files there could not be read and were left out: {first(failed)}."
+    return share
 
 
 def disagreements(examined: Examined, found: Field) -> NDArray[np.bool_]:
@@ -123,7 +140,7 @@ def disagreements(examined: Examined, found: Field) -> NDArray[np.bool_]:
         entered = examined.subject.enter(found.read(start, start + BATCH))
         rows = stand_ins[start : start + BATCH]
         easy, judge = (ask_panel(desk, panel, rows, entered).mean(0).argmax(1) for panel in panels)
-        parts.append(easy != judge)
+        parts.append((easy != judge)[found.readable(start, len(rows))])
     return np.concatenate(parts)
 
 
@@ -137,10 +154,17 @@ def told(
     seed: int,
 ) -> dict[str, Any]:
     """The corrected share of disagreements, from those on rows that follow the rule and on rows planted against it."""
-    few, many, seen = (float(each.mean()) for each in (follow, against, field))
     n = len(field)
-    if many - few < APART:
+    few, many, seen = (float(each.mean()) if len(each) else 0.0 for each in (follow, against, field))
+    why = ""
+    if many - few < APART or not n:
         why = "The models hardly disagree on rows made to go against the rule, so cases in the field cannot be counted."
+    elif binomial_interval(seen, n)[0] > binomial_interval(many, len(np.unique(unit[against_rows])))[1]:
+        why = (
+            f"The models disagree on {seen:.0%} of the cases in the field, and only on {many:.0%} of rows made to go "
+            "against the rule: the field differs in more than that, so such cases cannot be counted there."
+        )
+    if why:
         return {**Estimate(float("nan"), method="none").plain, "value": None, "n": n, "sentence": why}
     a = resampled_means(follow.astype(np.float64), unit[follow_rows], seed)[:, 0]
     b = resampled_means(against.astype(np.float64), unit[against_rows], seed + 1)[:, 0]
