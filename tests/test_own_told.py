@@ -191,3 +191,19 @@ def test_a_field_is_compared_with_usual_pictures_and_what_cannot_be_read_counts_
 def test_a_cost_that_nothing_can_meet_is_misuse(tmp_path: Path, cost: float) -> None:
     with pytest.raises(Misuse, match="--max-cost must be 0 or more"):
         debias_source(tmp_path, Request(max_cost=cost))
+
+
+def test_a_field_of_texts_is_read_as_the_data_is(tmp_path: Path) -> None:
+    subject = SimpleNamespace(own=SimpleNamespace(kind="text"), size=0)
+    table, picture = tmp_path / "field.csv", tmp_path / "a.png"
+    one, other = "a review that is long enough to be one", "another column of texts as long as the first"
+    table.write_text(f"said,noted\n{one},{other}\n  ,{other}\n")
+    Image.new("RGB", (9, 9)).save(picture)
+    assert find_field(table, subject, column="said").inputs == [one]  # type: ignore[arg-type]
+    with pytest.raises(Problem, match="several columns could be the text"):
+        find_field(table, subject, column="body")  # type: ignore[arg-type]
+    with pytest.raises(Problem, match="holds pictures, the data are texts"):
+        find_field(picture, subject)  # type: ignore[arg-type]
+    table.write_text("said\n  \n \n")
+    with pytest.raises(Problem, match=r"nothing to (read|examine)"):
+        find_field(table, subject, column="said")  # type: ignore[arg-type]

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.estimates import DRAWS, Estimate, resampled_means
-from debiaser.auditing.prediction import picture_paths, texts_of
+from debiaser.auditing.prediction import TABLES, picture_paths, texts_of
 from debiaser.auditing.reliance import binomial_interval
 from debiaser.auditing.scoring import ask_panel, read_panel
 from debiaser.auditing.subject import Subject, pictures_of
 from debiaser.auditing.swap import BATCH
 from debiaser.data.folders import PICTURES
+from debiaser.data.own import READERS
 from debiaser.data.pictures import Files, Pictures
 from debiaser.data.rows import first
 from debiaser.errors import Problem
@@ -59,26 +60,36 @@ class Field:
         return np.array([name not in self.inputs.failed for name in self.inputs.ids[start : start + count]], bool)
 
 
-def find_field(path: Path, subject: Subject, seed: int = 0) -> Field:
-    """The inputs in a folder or table, some of them at random where there are many; another kind or size is refused."""
+def find_field(path: Path, subject: Subject, seed: int = 0, column: str | None = None) -> Field:
+    """The inputs in a folder or table, some of them at random where there are many; another kind or size is refused.
+
+    `column`: of the data's own inputs; a table that has it too is read by it.
+    """
     if not path.exists():
         raise Problem(f"no field folder {path}; check the path given to --field")
-    suffixes = [each.suffix.lower() for each in path.rglob("*") if each.is_file()] if path.is_dir() else []
-    stream = numpy_stream(seed, "field")
+    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    suffixes, stream = {each.suffix.lower() for each in files}, numpy_stream(seed, "field")
     if subject.own.kind == "text":
-        files = sorted(str(each) for each in path.rglob("*") if each.suffix.lower() in TEXTS)
-        if path.is_dir() and not files:
-            there = "pictures" if set(suffixes) & set(PICTURES) else "no .txt or .csv files"
+        named = sorted(str(each) for each in files if each.suffix.lower() in TEXTS) if path.is_dir() else [str(path)]
+        if not named or suffixes <= PICTURES:
+            there = "pictures" if suffixes & PICTURES else "no .txt or .csv files"
             raise Problem(f"--field {path} holds {there}, the data are texts; give a folder or CSV of texts")
-        found = [text for _, text in texts_of(files if path.is_dir() else [str(path)], None)]
+        found = [text for each in named for _, text in texts_of([each], held(each, column)) if text.strip()]
         return Field([found[each] for each in drawn(len(found), stream, path)], subject.size)
-    if path.is_dir() and not set(suffixes) & set(PICTURES):
-        there = "texts" if set(suffixes) & TEXTS else "no pictures"
+    if path.is_dir() and not suffixes & PICTURES:
+        there = "texts" if suffixes & TEXTS else "no pictures"
         raise Problem(f"--field {path} holds {there}, the data are pictures; give a folder of pictures")
-    paths = list(picture_paths(str(path), None))
+    paths = list(picture_paths(str(path), held(str(path), column)))
     chosen = [paths[each] for each in drawn(len(paths), stream, path)]
     check_sizes(chosen, subject, path)
     return Field(Pictures(chosen, Files(chosen), np.zeros((len(chosen), 2), np.int64), ""), subject.size)
+
+
+def held(path: str, column: str | None) -> str | None:
+    """The column, where this is a table that has it."""
+    table = Path(path)
+    known = column is not None and table.is_file() and table.suffix.lower() in TABLES
+    return column if known and column in READERS[table.suffix.lower()](table).columns else None
 
 
 def drawn(n: int, stream: np.random.Generator, path: Path) -> list[int]:
@@ -110,9 +121,9 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
         )
 
 
-def estimate_share(examined: Examined, path: Path) -> dict[str, Any]:
+def estimate_share(examined: Examined, path: Path, column: str | None = None) -> dict[str, Any]:
     """The share in percent of cases in the field that go against the rule, with its interval and a sentence."""
-    found = find_field(path, examined.subject, examined.desk.seed)
+    found = find_field(path, examined.subject, examined.desk.seed, column)
     kinds, planted = examined.kinds, examined.planted
     if kinds.judge is None or planted is None:
         why = "No property is named that the model follows, so cases that go against it cannot be counted in the field."
