@@ -203,8 +203,10 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, image_page: str, tmp_
     press(browser, Keys.ARROW_DOWN, "j", Keys.ARROW_UP, "c")
     assert css(browser, "#window tr.current")[0].get_attribute("data-mark") == "conflicting"
     in_table = column(browser, 2)[1]
-    expected = [["id", "mark"], [names[0], "aligned"], [names[1], "mislabelled"], [in_table, "conflicting"]]
-    assert saved(browser, tmp_path) == expected
+    marked = [(names[0], "aligned"), (names[1], "mislabelled"), (in_table, "conflicting")]
+    labels = "return data.names[data.rows.label[data.rows.id.indexOf(arguments[0])]]"
+    expected = [[name, mark, browser.execute_script(labels, name)] for name, mark in marked]
+    assert saved(browser, tmp_path) == [["id", "mark", "label"], *expected]
     show(browser, image_page)
     assert css(browser, "#counter")[0].text == "3 marked: 1 follows the rule, 1 goes against it, 1 mislabelled"
     assert css(browser, ".gallery .sample")[1].get_attribute("data-mark") == "mislabelled"
@@ -378,6 +380,18 @@ def test_redacted_paths_leave_no_name(tmp_path: Path, browser: Any) -> None:
     assert re.fullmatch(r"row \d+", column(browser, 2)[0])
     assert css(browser, ".gallery .sample")
     assert browser.get_log("browser") == []
+
+
+def test_a_reason_that_quotes_a_file_name_is_redacted_too(tmp_path: Path) -> None:
+    image_audit(tmp_path)
+    told = json.loads((tmp_path / "audit.json").read_text())
+    cell = {"value": "ottokar", "label": "1"}
+    told["suspects"] += [{**told["suspects"][0], "column": "file name token 1", "empty": [cell]}]
+    told["reasons"] = ["A suspect column has an empty cell: file name token 1 'ottokar' never goes with label '1'."]
+    write_json(tmp_path / "audit.json", told)
+    assert "ottokar" in write_audit_page(tmp_path).read_text(encoding="utf-8")
+    text = write_audit_page(tmp_path, frozenset({"paths"})).read_text(encoding="utf-8")
+    assert "ottokar" not in text and "never goes with label" in text
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])

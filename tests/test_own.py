@@ -328,3 +328,26 @@ def test_real_reviews(real_data: Path, read) -> None:
     found = read(real_data / "imdb_reviews.csv")
     assert found.classes == ("negative", "positive") and len(found) + len(found.excluded) == 2440
     assert len(found.rows("valid")) == 245 and len(found.rows("test")) == 488
+
+
+def test_names_of_files_and_lengths_of_texts_are_columns(tmp_path: Path, read) -> None:
+    """A site in the file name is looked at; running numbers and the class's own name are not."""
+    for row in range(20):
+        label, site = ("cat", "dog")[row % 2], ("north", "south3")[row // 10]
+        picture(tmp_path / "data" / label / f"{label}_{site}_IMG{row:04d}-{row}.png")
+    columns = read(tmp_path / "data").columns
+    assert [name for name in columns if "file name" in name] == ["file name token 1"]
+    assert sorted(set(columns["file name token 1"])) == ["north", "south3"]
+    rows = [[f"a text of {'many ' * (row % 3)}words, number {row}", row % 2] for row in range(20)]
+    texts = read(table(tmp_path / "texts.csv", ["text", "label"], rows))
+    assert sorted(set(texts.columns["text length"])) == ["6", "7", "8"]
+
+
+def test_too_few_units_are_told_before_anything_is_trained(tmp_path: Path, read) -> None:
+    rows = [[text(row), row % 2, "same", f"unit {row % 4}"] for row in range(40)]
+    path = table(tmp_path / "texts.csv", ["text", "label", "one", "two"], rows)
+    with pytest.raises(Problem, match="all rows are of one unit"):
+        read(path, Columns(unit="one"))
+    assert len(read(path, Columns(unit="two")))
+    with pytest.raises(Problem, match="too few separate units: there are no rows for test"):
+        read(path, Columns(unit="two"), need_test=True)

@@ -174,7 +174,7 @@ def fields(folder: Path) -> dict[str, str]:
     Image.new("RGB", (900, 700)).save(folder / "large" / "a.png")
     return {
         "texts": "holds texts, the data are pictures",
-        "large": "about 900 pixels a side, the data's up to 28",
+        "large": "about 900 pixels a side, the data's about 28",
         "empty": "holds no pictures",
         "nowhere": "no field folder",
     }

@@ -14,7 +14,7 @@ from debiaser.auditing.field import told
 from debiaser.auditing.kinds import LEAST, Kinds
 from debiaser.auditing.planted import Controls, Planted, called, check_controls
 from debiaser.auditing.price import NEVER, break_even, compared, price
-from debiaser.auditing.repair import EXCHANGED, VANILLA, Contender, Trial
+from debiaser.auditing.repair import EXCHANGED, VANILLA, Contender, Trial, report_trial
 from debiaser.auditing.scoring import OutOfFold
 from debiaser.auditing.selection import PlantedTrial, choose_model
 from debiaser.auditing.shares import LOOKS, conflicting_share, looks, mislabelled_share
@@ -80,6 +80,12 @@ def test_likely_mislabelled_rows_weigh_less_and_never_nothing() -> None:
     judge = OutOfFold(np.ones((1, 3, 2)) / 2, np.zeros((1, 3)), ())
     kinds = Kinds(np.array([True, True, False]), np.array([[1.0, 0.3, 0.0]]), np.array(["", "", ""]), judge)
     assert kinds.trust == pytest.approx([LEAST, 0.7, 1.0])
+
+
+def test_planted_rows_that_fool_nobody_are_told_in_numbers() -> None:
+    nobody = Controls("colour", "colour", 90, Estimate(0, 0, 0), Estimate(float("nan")), 90, Estimate(99, 98, 100))
+    nothing = Controls("colour", "colour", 0, *(Estimate(float("nan")),) * 2, 0, Estimate(float("nan")))
+    assert "misses 0.0%" in nobody.words and "nan" not in nobody.words + nothing.words + nobody.doubts + nothing.doubts
 
 
 # --- selection --------------------------------------------------------------------------------------------------------
@@ -149,12 +155,60 @@ def test_without_a_named_property_the_worst_class_decides() -> None:
     assert choice.candidates[0]["worst_class"] == pytest.approx(100 * vanilla[~even].mean())
 
 
+def test_a_model_that_the_veto_did_not_keep_out_is_not_offered_for_a_higher_cost() -> None:
+    """The best is too costly, and so uncertain that vanilla is within its error; the best that is left is not."""
+    row, everywhere = np.arange(400), np.ones(400, bool)
+    trial = trial_of({VANILLA: everywhere, EXCHANGED: everywhere, PGD: (row % 2 == 0) | (row >= 24)})
+    before, steady = row % 5 == 0, row % 25 < 5
+    moved = {VANILLA: [before] * 3, EXCHANGED: [before | steady] * 3, PGD: [everywhere, before, before]}
+    planted = PlantedTrial("colour cast", row, {name: np.stack(each) for name, each in moved.items()})
+    choice = choose_model(trial, planted, 2.0)
+    assert (choice.chosen, choice.at_any_cost) == (EXCHANGED, VANILLA) and "Out, for costing" in choice.sentence
+    assert "--max-cost" not in choice.sentence
+
+
 # --- the price --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("cost", "gain", "share"), [(1, 9, 10), (0, 5, 0), (-1, 5, 0), (2, 0, NEVER), (2, -3, NEVER)])
 def test_break_even(cost: float, gain: float, share: float) -> None:
     assert break_even(cost, gain) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ((0.8, 0.8), (0.6, 0.9), "Better only if fewer than 33.3% of the cases go against the rule (-20.0 points on"),
+        ((0.5, 0.9), (0.5, 0.8), "No share of cases"),
+        ((0.5, 0.9), (0.5, 1.0), "Better only if fewer than 100.0%"),
+    ],
+)
+def test_what_gains_on_rows_that_follow_the_rule_is_not_called_useless(
+    before: tuple[float, float], after: tuple[float, float], words: str
+) -> None:
+    """Accuracies on rows against the rule, and on rows that follow it."""
+    misses = np.arange(400) < 200
+
+    def right(shares: tuple[float, float]) -> np.ndarray:
+        return np.concatenate([np.arange(200) < 200 * share for share in shares])
+
+    found = price(trial_of({VANILLA: right(before), PGD: right(after)}, misses), PGD)
+    assert found is not None and found["sentence"].startswith(words), found
+
+
+def test_a_handful_of_held_out_units_proves_nothing() -> None:
+    """One hospital in which it is better is no interval, however many pictures it has."""
+    worse, better = np.arange(400) % 4 == 0, np.ones(400, bool)
+    trial = replace(
+        trial_of({VANILLA: worse, PGD: better}, np.arange(400) % 4 == 1), unit=np.arange(400) % 5, chosen=PGD
+    )
+    own = SimpleNamespace(classes=("a", "b"), group=None)
+    told = report_trial(trial, PGD, own, 2.0)["repair"]  # type: ignore[arg-type]
+    assert not told["helped"] and told["test"]["interval"] == [None, None] and told["test"]["difference"] == 75
+    assert "+75.0 points" in told["sentence"] and "5 held-out units are too few" in told["sentence"]
+    paid = price(trial, PGD)
+    assert paid is not None and paid["gain"]["low"] is None and "cannot tell" in paid["sentence"]
+    assert report_trial(replace(trial, unit=np.arange(400) % 6), PGD, own, 2.0)["helped"]  # type: ignore[arg-type]
 
 
 def test_the_price_is_what_the_accuracies_say() -> None:
@@ -207,6 +261,15 @@ def test_the_share_in_the_field_is_corrected_by_what_is_known_here() -> None:
     assert silent["value"] is None and "cannot be counted" in silent["sentence"]
 
 
+def test_a_field_that_is_unlike_anything_here_is_not_counted() -> None:
+    stream, n = np.random.default_rng(4), 1000
+    follow, against, field = (stream.random(n) < share for share in (0.05, 0.5, 0.9))
+    found = told(follow, against, field, np.arange(n), np.arange(n), np.arange(n), 0)
+    assert found["value"] is None and "differs in more than that" in found["sentence"]
+    nobody = told(follow, against[:0], field, np.arange(n), np.arange(n), np.arange(0), 0)
+    assert nobody["value"] is None and "cannot be counted" in nobody["sentence"]
+
+
 @dataclass(frozen=True)
 class Made:
     """As much of an examination as shares need."""
@@ -217,6 +280,7 @@ class Made:
     kinds: Kinds
     controls: Any
     confirmed: np.ndarray
+    subject: Any
 
 
 def made(missed: int = 100, n: int = 1000, controls: Any = None, why: str = "nobody knows", marks: Any = ()) -> Any:
@@ -229,7 +293,8 @@ def made(missed: int = 100, n: int = 1000, controls: Any = None, why: str = "nob
     answers = np.where(np.arange(n) < missed, 1, 0)
     kinds = Kinds(np.arange(n) < missed, wrong, kind.astype(str), abstains=why)
     desk, easy = SimpleNamespace(y=np.zeros(n, np.int64), seed=0), SimpleNamespace(answer=answers)
-    return Made(np.arange(n), desk, easy, kinds, controls, confirmed)
+    subject = SimpleNamespace(own=SimpleNamespace(unit=np.arange(n)))
+    return Made(np.arange(n), desk, easy, kinds, controls, confirmed, subject)
 
 
 def test_without_controls_and_looks_the_share_is_anywhere_up_to_all_that_is_missed() -> None:
@@ -253,3 +318,17 @@ def test_looks_bound_the_share_below_once_all_are_marked() -> None:
         made(marks=[(row, "conflicting" if n < 45 else "mislabelled") for n, row in enumerate(drawn)])
     )
     assert 0.06 < every.low < 0.075 and every.low <= every.high
+
+
+def test_planted_rows_that_are_not_missed_bound_nothing_above() -> None:
+    """Rows that go against the rule and are got right all the same are not among those that are missed."""
+    controls = Controls("colour", "colour", 600, Estimate(0, 0, 0), Estimate(float("nan")), 600, Estimate(99, 98, 100))
+    assert conflicting_share(made(controls=controls)).high == 1
+
+
+def test_looks_at_one_unit_are_one_look() -> None:
+    marks = [(row, "conflicting") for row in looks(made())]
+    alone, together = made(marks=marks), made(marks=marks)
+    together.subject.own.unit[:] = np.arange(1000) // 50  # 100 missed rows of two units
+    assert 0.09 < conflicting_share(alone).low < 0.1
+    assert conflicting_share(together).low == pytest.approx(0.06)  # no more than was seen

@@ -99,6 +99,20 @@ def test_rows_of_one_unit_are_no_separate_proof():
     assert np.array_equal(np.sort(unit[one_of_each(unit, 0)]), np.arange(30))
 
 
+def test_a_cell_of_few_units_is_not_called_empty_for_its_many_rows():
+    """100 units of each label; four units of 50 rows come from a site that the other label never has."""
+    y, unit = np.repeat([0, 1], 100), np.arange(200)
+    site = np.where(np.arange(200) < 4, "rare", np.where(y == 0, "north", "south"))
+    many = np.concatenate([np.arange(200), np.repeat(np.arange(4), 49)])
+    found = {
+        name: find_suspects({"site": site[rows]}, y[rows], each[rows], y[rows] > 1, ["a", "b"])[0]
+        for name, rows, each in (("units", many, unit), ("rows", np.arange(200), unit))
+    }
+    assert all(suspect.flagged for suspect in found.values())
+    cells = [{"value": "north", "label": "b"}, {"value": "south", "label": "a"}]
+    assert all([*suspect.empty] == cells for suspect in found.values())
+
+
 def test_balanced_accuracy_is_its_definition():
     """Against scikit-learn on answers given value by value in a plain loop."""
     rng = np.random.default_rng(0)

@@ -272,3 +272,13 @@ def test_a_model_is_asked_only_about_inputs_that_a_swap_changed() -> None:
     assert seen and all(row % 2 == 1 for row in seen)
     answers = test.answers["odd"]
     assert (answers == np.where(test.pairs.rows % 2 == 1, (y[test.pairs.rows] + 1) % 3, y[test.pairs.rows])).all()
+
+
+def test_what_is_followed_a_little_is_not_called_followed_by_nobody() -> None:
+    slight = reliance(2.0, 4.0, flips=5.0, flips_same_class=0.5)
+    found, reasons = verdict(a_test(slight, CALM), HEALTHY)
+    assert found == NO_EVIDENCE
+    assert "none of the properties that were swapped by 5 points or more" in reasons[0]
+    assert reasons[1] == "It follows the colour cast a little: 3.0 points [2.0, 4.0] beyond chance."
+    _, calm = verdict(a_test(CALM), HEALTHY)
+    assert "by 5 points or more" not in calm[0] and not any("a little" in each for each in calm)

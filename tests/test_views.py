@@ -1,9 +1,12 @@
 """Views of pictures and texts: the property arrives, the rest stays, nothing is random."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from debiaser.auditing.asking import views_of
 from debiaser.auditing.views import (
     VIEWS,
     PictureView,
@@ -189,6 +192,20 @@ def test_views_that_cannot_be_computed_say_so():
         VIEWS[0].swap(noise(size=8), noise(size=9))
 
 
+def test_enlarging_a_pixel_gives_it_no_frame():
+    """Small networks get no picture under 28 pixels: what was one pixel has a colour, and nothing else to swap."""
+    own = SimpleNamespace(kind="image", inputs=SimpleNamespace(largest_side=1))
+    enlarged = torch.zeros(2, 3, 28, 28, dtype=torch.uint8)
+    untested = []
+    for view in views_of(SimpleNamespace(own=own), None, ["colour"]):
+        try:
+            view.swap(enlarged, enlarged + 9, torch.arange(2))
+        except Problem as problem:
+            untested.append((view.name, str(problem)))
+    assert {name for name, _ in untested} == {view.name for view in VIEWS} - {"colour"}
+    assert all("at least 8 pixels a side, these have 1" in reason for _, reason in untested)
+
+
 def test_matters():
     changed = with_matters(VIEWS, ["colour"])
     assert [view.name for view in changed if not view.nuisance] == ["colour"]
@@ -268,7 +285,7 @@ def test_texts_without_words_say_so():
     with pytest.raises(Problem, match="no word stands in 10 texts"):
         associations(["..."] * 20, y, fold)
     giveaway, _, length, _ = text_views(["..."] * 20, y, fold)
-    with pytest.raises(Problem, match="no word goes with a label that closely"):
+    with pytest.raises(Problem, match="no word stands in 10 texts"):
         giveaway.swap(["..."], ["..."], torch.tensor([0]))
     assert length.swap([". ."], ["."], torch.tensor([0])) == ["."]
     plain, *_ = text_views(["film plot"] * 20, y, fold)

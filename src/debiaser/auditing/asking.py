@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from debiaser import __version__
 from debiaser.auditing.jobs import Rows
 from debiaser.auditing.scoring import Desk, OutOfFold, ask_panel, read_panel
-from debiaser.auditing.subject import Subject, texts_of
+from debiaser.auditing.subject import Subject, pictures_of, texts_of
 from debiaser.auditing.swap import Answer, SwapTest, swap_test
 from debiaser.auditing.views import VIEWS, View, with_matters
 from debiaser.auditing.word_views import text_views
@@ -78,7 +79,8 @@ def find_views(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence
 def views_of(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View]:
     """What may be swapped between two rows of this kind of data."""
     if subject.own.kind == "image":
-        return with_matters(VIEWS, matters)
+        side = pictures_of(subject.own).largest_side
+        return with_matters([replace(view, side=side) for view in VIEWS], matters)
     pool = desk.rows
     texts = texts_of(subject.own, torch.from_numpy(pool))
     return with_matters(text_views(texts, desk.y[pool], desk.fold[pool]), matters)

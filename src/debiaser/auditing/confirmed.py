@@ -1,7 +1,7 @@
 """What a person marked in the page, taken back: a CSV of ids and marks."""
 
 import csv
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,15 @@ from debiaser.errors import Problem
 MARKS = ("aligned", "conflicting", "mislabelled")
 
 
-def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, str], str]:
+@dataclass(frozen=True)
+class Mark:
+    """What a person called a row, and the label that it had in the page (None in files that do not say it)."""
+
+    word: str
+    label: str | None = None
+
+
+def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, str], Mark]:
     """The mark of every row in the file, by ("id" or "row", its value); row numbers are of `examined` rows."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -29,8 +37,10 @@ def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, s
             f"the row numbers in {path} are of a page of {rows[0]['rows']} rows, and this run examines {examined}: "
             "mark in the page of the same command (debias holds test rows out), or in one with paths"
         )
-    marks = {(name, str(row[name])): str(row["mark"]) for row in rows}
-    unknown = sorted(set(marks.values()) - set(MARKS))
+    marks = {(name, str(row[name])): Mark(str(row["mark"]), row.get("label")) for row in rows}
+    if torn := [row[name] for row in rows if marks[name, str(row[name])].word != str(row["mark"])]:
+        raise Problem(f"{path} marks {torn[0]!r} in two ways; keep one of its lines")
+    unknown = sorted({mark.word for mark in marks.values()} - set(MARKS))
     if unknown:
         raise Problem(f"{path} has the mark '{unknown[0]}'; known: {', '.join(MARKS)}")
     return marks
@@ -47,7 +57,14 @@ def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
             f"{len(foreign):,} of {len(marks):,} ids in {path} are not in this data (the first: {foreign[0][1]!r}); "
             "it was saved for another dataset"
         )
-    return {number[name]: mark for name, mark in marks.items()}
+    labels = {name: own.classes[int(own.y[number[name]])] for name in marks}
+    other = [name for name, mark in marks.items() if mark.label not in (None, labels[name])]
+    if other:
+        raise Problem(
+            f"{len(other):,} of {len(marks):,} rows in {path} have another label here (the first: {other[0][1]!r}, "
+            f"'{labels[other[0]]}'); it was saved for another dataset, or remove the rows whose label you have mended"
+        )
+    return {number[name]: mark.word for name, mark in marks.items()}
 
 
 def apply_confirmed(examined: Examined, path: Path) -> Examined:

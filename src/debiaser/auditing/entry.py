@@ -57,6 +57,11 @@ class Request:
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
 
+    @property
+    def input_column(self) -> str | None:
+        """The column of pictures or texts that was named."""
+        return self.columns.image or self.columns.text
+
     def plan(self) -> Plan:
         """How the rows are examined."""
         return Plan(
@@ -145,9 +150,14 @@ def look(subject: Subject, pool: Any, request: Request) -> Examined:
     if request.confirmed:
         match_marks(subject.own, pool, Path(request.confirmed))
     if request.field:
-        find_field(Path(request.field), subject, request.seed)
+        find_field(Path(request.field), subject, request.seed, request.input_column)
     examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
     return apply_confirmed(examined, Path(request.confirmed)) if request.confirmed else examined
+
+
+def in_the_field(examined: Examined, request: Request) -> dict[str, Any] | None:
+    """How many cases go against the rule where the model is used; None where nobody asked."""
+    return estimate_share(examined, Path(request.field), request.input_column) if request.field else None
 
 
 def work_folder(own: OwnData, request: Request) -> Path:
@@ -158,7 +168,7 @@ def work_folder(own: OwnData, request: Request) -> Path:
 def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
-    field = {"field": estimate_share(examined, Path(request.field))} if request.field and "field" not in more else {}
+    field = {"field": in_the_field(examined, request)} if request.field and "field" not in more else {}
     told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
     made = {"seed": request.seed, "environment": environment("cpu")}
     summary = {**summarise(examined, chosen), **told, **field, **more, **made}
@@ -182,7 +192,7 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
-        field = estimate_share(examined, Path(request.field)) if request.field else None
+        field = in_the_field(examined, request)
         train, valid = (own.rows(part).numpy() for part in ("train", "valid"))
         trial, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost, field)
         if field is not None:

@@ -10,6 +10,7 @@ from debiaser.randomness import numpy_stream
 
 DRAWS = 1000
 CHUNK = 2_000_000  # counts held at once
+FEWEST_UNITS = 6  # of fewer, even if all agree, a fair coin does the same in more than 5% of cases
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from debiaser.auditing.audit import Examined
 from debiaser.auditing.estimates import DRAWS, Estimate, resampled_means
-from debiaser.auditing.prediction import picture_paths, texts_of
+from debiaser.auditing.prediction import TABLES, picture_paths, texts_of
+from debiaser.auditing.reliance import binomial_interval
 from debiaser.auditing.scoring import ask_panel, read_panel
 from debiaser.auditing.subject import Subject, pictures_of
 from debiaser.auditing.swap import BATCH
 from debiaser.data.folders import PICTURES
+from debiaser.data.own import READERS
 from debiaser.data.pictures import Files, Pictures
+from debiaser.data.rows import first
 from debiaser.errors import Problem
 from debiaser.randomness import numpy_stream
 
@@ -45,27 +48,48 @@ class Field:
             return self.inputs[start:stop]
         return self.inputs.read(torch.arange(start, min(stop, len(self.inputs))), self.size)
 
+    @property
+    def failed(self) -> list[str]:
+        """Names of the inputs that were read so far and could not be: they are grey and count for nothing."""
+        return [] if isinstance(self.inputs, list) else [*self.inputs.failed]
 
-def find_field(path: Path, subject: Subject, seed: int = 0) -> Field:
-    """The inputs in a folder or table, some of them at random where there are many; another kind or size is refused."""
+    def readable(self, start: int, count: int) -> NDArray[np.bool_]:
+        """(count,) which of the inputs from `start` on, once read, are what they should be."""
+        if isinstance(self.inputs, list):
+            return np.ones(count, bool)
+        return np.array([name not in self.inputs.failed for name in self.inputs.ids[start : start + count]], bool)
+
+
+def find_field(path: Path, subject: Subject, seed: int = 0, column: str | None = None) -> Field:
+    """The inputs in a folder or table, some of them at random where there are many; another kind or size is refused.
+
+    `column`: of the data's own inputs; a table that has it too is read by it.
+    """
     if not path.exists():
         raise Problem(f"no field folder {path}; check the path given to --field")
-    suffixes = [each.suffix.lower() for each in path.rglob("*") if each.is_file()] if path.is_dir() else []
-    stream = numpy_stream(seed, "field")
+    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    suffixes, stream = {each.suffix.lower() for each in files}, numpy_stream(seed, "field")
     if subject.own.kind == "text":
-        files = sorted(str(each) for each in path.rglob("*") if each.suffix.lower() in TEXTS)
-        if path.is_dir() and not files:
-            there = "pictures" if set(suffixes) & set(PICTURES) else "no .txt or .csv files"
+        named = sorted(str(each) for each in files if each.suffix.lower() in TEXTS) if path.is_dir() else [str(path)]
+        if not named or suffixes <= PICTURES:
+            there = "pictures" if suffixes & PICTURES else "no .txt or .csv files"
             raise Problem(f"--field {path} holds {there}, the data are texts; give a folder or CSV of texts")
-        found = [text for _, text in texts_of(files if path.is_dir() else [str(path)], None)]
+        found = [text for each in named for _, text in texts_of([each], held(each, column)) if text.strip()]
         return Field([found[each] for each in drawn(len(found), stream, path)], subject.size)
-    if path.is_dir() and not set(suffixes) & set(PICTURES):
-        there = "texts" if set(suffixes) & TEXTS else "no pictures"
+    if path.is_dir() and not suffixes & PICTURES:
+        there = "texts" if suffixes & TEXTS else "no pictures"
         raise Problem(f"--field {path} holds {there}, the data are pictures; give a folder of pictures")
-    paths = list(picture_paths(str(path), None))
+    paths = list(picture_paths(str(path), held(str(path), column)))
     chosen = [paths[each] for each in drawn(len(paths), stream, path)]
     check_sizes(chosen, subject, path)
     return Field(Pictures(chosen, Files(chosen), np.zeros((len(chosen), 2), np.int64), ""), subject.size)
+
+
+def held(path: str, column: str | None) -> str | None:
+    """The column, where this is a table that has it."""
+    table = Path(path)
+    known = column is not None and table.is_file() and table.suffix.lower() in TABLES
+    return column if known and column in READERS[table.suffix.lower()](table).columns else None
 
 
 def drawn(n: int, stream: np.random.Generator, path: Path) -> list[int]:
@@ -81,7 +105,7 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
     from PIL import Image
 
     sides = []
-    for each in paths[:200]:
+    for each in paths[:: max(1, len(paths) // 200)]:
         try:
             with Image.open(each) as picture:
                 sides.append(max(picture.size))
@@ -89,17 +113,17 @@ def check_sizes(paths: list[str], subject: Subject, path: Path) -> None:
             continue
     if not sides:
         raise Problem(f"none of the pictures in --field {path} can be read; give a folder of pictures that open")
-    own, there = pictures_of(subject.own).largest_side, int(np.median(sides))
+    own, there = pictures_of(subject.own).median_side, int(np.median(sides))
     if not own / OTHER_SIZE <= there <= own * OTHER_SIZE:
         raise Problem(
-            f"pictures in --field {path} are about {there} pixels a side, the data's up to {own}: what the models "
-            "learnt of one does not hold for the other; give field pictures of the same size"
+            f"pictures in --field {path} are about {there} pixels a side, the data's about {own}: what the "
+            "models learnt of one does not hold for the other; give field pictures of the same size"
         )
 
 
-def estimate_share(examined: Examined, path: Path) -> dict[str, Any]:
+def estimate_share(examined: Examined, path: Path, column: str | None = None) -> dict[str, Any]:
     """The share in percent of cases in the field that go against the rule, with its interval and a sentence."""
-    found = find_field(path, examined.subject, examined.desk.seed)
+    found = find_field(path, examined.subject, examined.desk.seed, column)
     kinds, planted = examined.kinds, examined.planted
     if kinds.judge is None or planted is None:
         why = "No property is named that the model follows, so cases that go against it cannot be counted in the field."
@@ -109,7 +133,11 @@ def estimate_share(examined: Examined, path: Path) -> dict[str, Any]:
     follow = (easy != kinds.judge.answer[pool])[easy == y]
     against = planted.easy.argmax(1) != planted.judge.mean(0).argmax(1)
     field = disagreements(examined, found)
-    return told(follow, against, field, examined.subject.own.unit, pool[easy == y], planted.rows, examined.desk.seed)
+    unit, seed = examined.subject.own.unit, examined.desk.seed
+    share = told(follow, against, field, unit, pool[easy == y], planted.rows, seed)
+    if failed := found.failed:
+        share["sentence"] += f" {len(failed):,} files there could not be read and were left out: {first(failed)}."
+    return share
 
 
 def disagreements(examined: Examined, found: Field) -> NDArray[np.bool_]:
@@ -123,7 +151,7 @@ def disagreements(examined: Examined, found: Field) -> NDArray[np.bool_]:
         entered = examined.subject.enter(found.read(start, start + BATCH))
         rows = stand_ins[start : start + BATCH]
         easy, judge = (ask_panel(desk, panel, rows, entered).mean(0).argmax(1) for panel in panels)
-        parts.append(easy != judge)
+        parts.append((easy != judge)[found.readable(start, len(rows))])
     return np.concatenate(parts)
 
 
@@ -137,10 +165,17 @@ def told(
     seed: int,
 ) -> dict[str, Any]:
     """The corrected share of disagreements, from those on rows that follow the rule and on rows planted against it."""
-    few, many, seen = (float(each.mean()) for each in (follow, against, field))
     n = len(field)
-    if many - few < APART:
+    few, many, seen = (float(each.mean()) if len(each) else 0.0 for each in (follow, against, field))
+    why = ""
+    if many - few < APART or not n:
         why = "The models hardly disagree on rows made to go against the rule, so cases in the field cannot be counted."
+    elif binomial_interval(seen, n)[0] > binomial_interval(many, len(np.unique(unit[against_rows])))[1]:
+        why = (
+            f"The models disagree on {seen:.0%} of the cases in the field, and only on {many:.0%} of rows made to go "
+            "against the rule: the field differs in more than that, so such cases cannot be counted there."
+        )
+    if why:
         return {**Estimate(float("nan"), method="none").plain, "value": None, "n": n, "sentence": why}
     a = resampled_means(follow.astype(np.float64), unit[follow_rows], seed)[:, 0]
     b = resampled_means(against.astype(np.float64), unit[against_rows], seed + 1)[:, 0]

@@ -26,9 +26,12 @@ class Trouble:
 
 
 def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
-    """How far from always naming the largest class (0) to perfect (1) the answers are."""
-    guess = np.bincount(y).max() / len(y)
-    return float((right.mean() - guess) / max(1 - guess, 1e-12))
+    """How far from always naming one class (0) to perfect (1) the answers are, all classes counting alike."""
+    counts = np.bincount(y)
+    there = counts > 0
+    recall = np.bincount(y, right, len(counts))[there] / counts[there]
+    guess = 1 / there.sum()
+    return float((recall.mean() - guess) / max(1 - guess, 1e-12))
 
 
 def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: str) -> list[Trouble]:
@@ -37,7 +40,7 @@ def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: st
     if above_chance(plain == y, y) < WEAK:
         found.append(
             Trouble(
-                "The plain model is hardly better than always naming the largest class.",
+                "The plain model is hardly better than always naming one class.",
                 "What it is given cannot carry the task, so no finding about it means anything.",
                 change,
             )
@@ -45,7 +48,7 @@ def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: st
     elif above_chance(easy == y, y) < WEAK:
         found.append(
             Trouble(
-                "The easy model is hardly better than always naming the largest class.",
+                "The easy model is hardly better than always naming one class.",
                 "It has not learnt any rule, so rows cannot go against one.",
                 "Train it longer: --epochs with a larger number.",
             )

@@ -24,7 +24,7 @@ class Tensors:
 
     def __init__(self, split: Any, shape: tuple[int, ...], identity: str) -> None:
         self.split, self.shape, self.identity = split, shape, identity
-        self.largest_side = max(shape[-2:])
+        self.largest_side = self.median_side = max(shape[-2:])
         self.failed: dict[str, str] = {}  # what is in memory does not change meanwhile
 
     def read(self, rows: Tensor, size: int) -> Tensor:

@@ -65,10 +65,14 @@ class Controls:
     @property
     def words(self) -> str:
         """What the controls showed."""
+        if not self.conflicts:
+            return "No row could be made on purpose: the easy model follows the rule on none that could take another's."
+        missed = f"the easy model misses {self.found.words()}"
+        if self.found.value:
+            missed += f", and {self.conflicts_called.words()} of these would be called mislabelled"
         return (
-            f"Checked on rows made on purpose: of {self.conflicts:,} that took the {self.title} of another class the "
-            f"easy model misses {self.found.words()}, and {self.conflicts_called.words()} of these would be called "
-            f"mislabelled; of {self.flips:,} labels made wrong {self.flips_called.words()} would be."
+            f"Checked on rows made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
+            f"{missed}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
         )
 
     @property

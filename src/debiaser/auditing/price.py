@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from debiaser.auditing.estimates import Estimate, resampled_means, resampled_seeds
+from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.jobs import Rows
 from debiaser.auditing.repair import VANILLA, Trial
 from debiaser.auditing.scoring import Vector
@@ -28,6 +28,8 @@ def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
     method = f"bootstrap over {len(np.unique(trial.unit)):,} units and {trial.seeds} seeds"
 
     def estimate(value: float, values: Any) -> Estimate:
+        if len(np.unique(trial.unit)) < FEWEST_UNITS:
+            return Estimate(value, method=f"{method}, too few for an interval")
         low, high = np.percentile(values, [2.5, 97.5])
         return Estimate(value, float(low), float(high), method)
 
@@ -65,11 +67,13 @@ def break_even(cost: float, gain: float) -> float:
 
 def pays(even: Estimate, cost: float, gain: float) -> str:
     """When it pays, in words."""
+    points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
+    if (even.low or 0.0) <= 0 and (NEVER if even.high is None else even.high) >= NEVER:
+        return f"These rows cannot tell from how many cases against the rule on it is better {points}."
+    if gain <= 0 and cost < 0:  # the other way round: what it wins is on rows that follow the rule
+        return f"Better only if fewer than {100 * cost / (cost + gain):.1f}% of the cases go against the rule {points}."
     if even.value >= NEVER:
         return "No share of cases that go against the rule makes it better: it gains nothing on them."
-    points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
-    if (even.low or 0.0) <= 0 and (even.high or NEVER) >= NEVER:
-        return f"These rows cannot tell from how many cases against the rule on it is better {points}."
     told = f"Better if more than {even.words()} of the cases in the field go against the rule"
     if even.value <= 0:
         told = f"Better at any share of cases that go against the rule [{even.low:.1f}, {even.high:.1f}%]"

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from debiaser.auditing.audit import STRENGTH, Examined
 from debiaser.auditing.crew import run
-from debiaser.auditing.estimates import resampled_means
+from debiaser.auditing.estimates import FEWEST_UNITS, resampled_means
 from debiaser.auditing.exchange import Exchanged
 from debiaser.auditing.jobs import Answers, Job, Rows
 from debiaser.auditing.scoring import ALPHA, Desk, Vector
 from debiaser.data.own import OwnData
 from debiaser.learn.groups import balancing_weights
-from debiaser.report.tables import with_interval
+from debiaser.report.tables import signed, with_interval
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
 EXCHANGED = "named property exchanged"
@@ -174,6 +174,9 @@ def difference(trial: Trial, chosen: str, rows: NDArray[np.bool_], seed: int = 0
     stream = np.random.default_rng(seed)
     seeds = stream.integers(0, trial.seeds, drawn.shape)  # and of the seeds, so many again
     resampled = np.take_along_axis(drawn, seeds, 1).mean(1)
+    units = len(np.unique(trial.unit[rows]))
+    if units < FEWEST_UNITS:
+        return {**NOTHING, "difference": float(gain[:, rows].mean()), "rows": int(rows.sum()), "units": units}
     low, high = np.percentile(resampled, [2.5, 97.5])
     p = 2 * min(float((resampled <= 0).mean()), float((resampled >= 0).mean()))
     return {
@@ -181,7 +184,7 @@ def difference(trial: Trial, chosen: str, rows: NDArray[np.bool_], seed: int = 0
         "interval": [float(low), float(high)],
         "p": min(1.0, max(p, 1 / len(resampled))),
         "rows": int(rows.sum()),
-        "units": len(np.unique(trial.unit[rows])),
+        "units": units,
     }
 
 
@@ -189,6 +192,9 @@ def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = M
     """Whether debiasing helped, and the sentence that says so."""
     everywhere, there = overall["interval"], misses["interval"]
     told = told_changes(overall, misses)
+    if everywhere[0] is None:
+        few = f"{overall['units']:,} held-out units are too few for an interval; {FEWEST_UNITS} are needed"
+        return False, f"Debiasing is not shown to help: {told}. {few}."
     if everywhere[0] > 0:
         return True, f"Debiasing helped: {told}."
     if there[0] is not None and there[0] > 0 and overall["difference"] >= -max_cost:
@@ -200,7 +206,8 @@ def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = M
 
 def told_changes(overall: dict[str, Any], misses: dict[str, Any]) -> str:
     """The differences on all held-out rows and on those the easy model misses, with their intervals."""
-    told, there = f"{with_interval(overall)} points on all held-out rows", with_interval(misses)
+    there = with_interval(misses)
+    told = f"{with_interval(overall) or signed(overall['difference'])} points on all held-out rows"
     return f"{told}, {there} on the {misses['rows']:,} {EASY_MISSES}" if there else told
 
 

@@ -134,7 +134,7 @@ def choose_model(rehearsal: Trial, planted: PlantedTrial | None, max_cost: float
     if any(vetoed.values()):
         out = ", ".join(f"{name} ({cost[name]:.1f})" for name in names if vetoed[name])
         told += f" Out, for costing more than {max_cost:g} points of validation accuracy: {out}."
-    if at_any_cost != chosen:
+    if at_any_cost != chosen and vetoed[at_any_cost]:
         told += f" At any cost it would have been {at_any_cost}: --max-cost {math.ceil(cost[at_any_cost])} allows it."
     return Choice(chosen, at_any_cost, tuple(rows), told)
 

@@ -30,7 +30,7 @@ def conflicting_share(examined: Examined) -> Estimate:
     n, missed = len(examined.pool), easy_misses(examined)
     kinds, controls = examined.kinds, examined.controls
     high, how = len(missed) / n, ["at most all rows that the easy model misses"]
-    if controls is not None and controls.found.low:
+    if controls is not None and controls.found.low is not None:
         called = 0.0 if kinds.abstains else (controls.conflicts_called.high or 0.0) / 100
         kept = missed[kinds.kind[missed] != "mislabelled"] if not kinds.abstains else missed
         reached = controls.found.low / 100 * (1 - called)
@@ -57,7 +57,8 @@ def lower_end(examined: Examined, missed: Rows) -> tuple[float, str]:
     if len(looked) < len(drawn) or not len(drawn):
         return counted, f"at least the rows confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
     share = float((marks[looked] == "conflicting").mean())
-    projected = binomial_interval(share, len(looked))[0] * len(missed) / n
+    units = len(np.unique(examined.subject.own.unit[looked]))  # ten looks at one unit are one look
+    projected = binomial_interval(share, units)[0] * len(missed) / n
     return max(counted, projected), f"at least what {len(looked)} random looks show, {share:.0%} of them conflicting"
 
 

@@ -77,7 +77,7 @@ def find_suspects(
     found = []
     for (name, (code, names)), (value, chance, p), q in zip(coded.items(), tests, adjusted, strict=True):
         flagged = bool(q <= RATE and value - chance >= SMALLEST * (1 - chance))
-        empty = empty_cells(code, y, names, classes) if flagged else ()
+        empty = empty_cells(code, y, unit, names, classes) if flagged else ()
         listed = error_rates(code, wrong, names)
         found.append(Suspect(name, 100 * value, 100 * chance, p, float(q), flagged, listed, empty))
     return sorted(found, key=lambda each: (not each.flagged, each.chance - each.balanced_accuracy))
@@ -198,11 +198,15 @@ def error_rates(code: Rows, wrong: NDArray[np.bool_], names: Sequence[str]) -> t
     )
 
 
-def empty_cells(code: Rows, y: Rows, names: Sequence[str], classes: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Pairs of value and label without a row where at least FEWEST would be expected."""
+def empty_cells(
+    code: Rows, y: Rows, unit: Rows, names: Sequence[str], classes: Sequence[str]
+) -> tuple[dict[str, Any], ...]:
+    """Pairs of value and label without a row where at least FEWEST units would be expected."""
     table = np.zeros((len(names), len(classes)), np.int64)
     np.add.at(table, (code, y), 1)
-    expected = np.outer(table.sum(1), table.sum(0)) / len(y)
+    each = np.unique(np.stack([code, y, unit], 1), axis=0)  # rows of one unit that agree in both are one
+    values, labels = np.bincount(each[:, 0], minlength=len(names)), np.bincount(each[:, 1], minlength=len(classes))
+    expected = np.outer(values, labels) / len(each)
     return tuple(
         {"value": names[value], "label": classes[label]}
         for value, label in np.argwhere((table == 0) & (expected >= FEWEST))

@@ -103,9 +103,12 @@ def clear_reasons(test: SwapTest) -> list[str]:
     tested = [each for each in test.reliances if each.nuisance]
     worst = max(tested, key=lambda each: each.excess.high or 0)
     smallest = max(each.detectable for each in tested)
+    slight = [each for each in tested if each.p <= LEVEL]
+    most = f" by {MATTERS:.0f} points or more" if slight else ""
     reasons = [
-        f"The model follows none of the properties that were swapped; the least certain is the {worst.title}: "
+        f"The model follows none of the properties that were swapped{most}; the least certain is the {worst.title}: "
         f"{worst.excess.words(' points')} beyond chance.",
+        *(f"It follows the {each.title} a little: {each.excess.words(' points')} beyond chance." for each in slight),
         f"An effect of {smallest:.1f} points would have been found in four of five such tests.",
         f"Tested: {', '.join(each.title for each in tested)}.",
     ]

@@ -44,13 +44,17 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class PictureView:
-    """A view of pictures of at least `smallest` pixels a side; `change(pictures, donors)` gives the changed ones."""
+    """A view of pictures of at least `smallest` pixels a side; `change(pictures, donors)` gives the changed ones.
+
+    side: of the largest picture before they were enlarged, where that is known: enlarging adds no frame or texture.
+    """
 
     name: str
     title: str
     nuisance: bool
     change: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     smallest: int = 1
+    side: int | None = None
 
     @property
     def identity(self) -> str:
@@ -60,7 +64,7 @@ class PictureView:
         """The pictures (b, 3, s, s) with the property of the donors: bytes as bytes, numbers in [0, 1] as such."""
         if x.shape != donors.shape or x.ndim != 4 or x.shape[1] != 3:
             raise Problem(f"a swap needs RGB pictures of one size, got {tuple(x.shape)} and {tuple(donors.shape)}")
-        if (side := min(x.shape[-2:])) < self.smallest:
+        if (side := min(*x.shape[-2:], self.side or x.shape[-1])) < self.smallest:
             raise Problem(f"needs pictures of at least {self.smallest} pixels a side, these have {side}")
         if x.is_floating_point():
             return (self.change(255 * x, 255 * donors) / 255).clamp(0, 1)

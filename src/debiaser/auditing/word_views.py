@@ -55,6 +55,7 @@ class WordView:
     nuisance: bool
     listed: tuple[frozenset[str], ...]
     fold: NDArray[np.int64]
+    none: str = "no word goes with a label that closely"  # why nothing is listed, where that is so
 
     @property
     def identity(self) -> str:
@@ -64,7 +65,7 @@ class WordView:
     def swap(self, x: Sequence[str], donors: Sequence[str], rows: Tensor) -> list[str]:
         """The texts without their listed words, with those of the donors where these stand."""
         if not any(self.listed):
-            raise Problem("no word goes with a label that closely")
+            raise Problem(self.none)
         folds = self.fold[rows.numpy()]
         return [swap_words(text, donor, self.listed[fold]) for text, donor, fold in zip(x, donors, folds, strict=True)]
 
@@ -154,15 +155,17 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     tells the label by itself counts as a giveaway; the others are shown, not ruled on.
     """
     try:
-        phi = associations(texts, y, fold)
-    except Problem:  # texts without words still have a length; the views of words then say that there are none
-        phi = [{} for _ in range(int(fold.max()) + 1)]
+        phi, none = associations(texts, y, fold), WordView.none
+    except (
+        Problem
+    ) as problem:  # texts without words still have a length; the views of words then say why there are none
+        phi, none = [{} for _ in range(int(fold.max()) + 1)], str(problem)
     giveaway = tuple(strongest(each, GIVEAWAY) for each in phi)
     named = sorted(frozenset().union(*giveaway), key=lambda word: -max(each.get(word, 0) for each in phi))[:3]
     title = "giveaway word" + (f" ({', '.join(named)})" if named else "")
     return (
-        WordView("giveaway", title, True, giveaway, fold),
-        WordView("words", "words that go with a label", False, tuple(strongest(each, SMALLEST) for each in phi), fold),
+        WordView("giveaway", title, True, giveaway, fold, none),
+        WordView("words", "words that go with a label", False, tuple(strongest(p, SMALLEST) for p in phi), fold, none),
         TextView("length", "length", True, take_length),
         TextView("casing", "casing", True, take_casing),
     )

@@ -1,7 +1,9 @@
 """The steps between rows as they were found and rows that can be learnt from: each leaves out, and says so."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from debiaser.errors import Misuse, Problem
 Ints = npt.NDArray[np.int64]
 
 SIDES = ("train", "valid", "test")  # of copies on several sides, those further right stay
+TOKENS = 4  # words of a file name that are looked at
 FEW = 20  # training rows of a class from which on its scores mean something
 
 
@@ -82,6 +85,8 @@ def check_classes(labels: Labels, unit: Ints, rows: Rows) -> None:
     gone = [shown(labels.classes[one]) for one in np.flatnonzero(counts == 0)]
     if gone:
         raise Problem(f"no row that can be read is left of class {first(gone)}; mend its files, or remove it")
+    if rows.unit is not None and len(np.unique(unit)) == 1:
+        raise Problem("all rows are of one unit, so none can be held apart; name another column as --unit, or none")
     for one in np.flatnonzero(units_per_class(labels.y, unit) < 2):
         name, many = shown(labels.classes[one]), counts[one] > 1
         what = f"all {counts[one]:,} rows are copies or of one unit" if many else "a single row"
@@ -116,6 +121,17 @@ def divided(
     return split, [f"no such split was given: {made} were taken from train at random, classes in proportion"]
 
 
+def check_held_out(split: npt.NDArray[np.str_], labels: Labels) -> None:
+    """Something can be learnt, chosen on and proven: every class in train, and rows in valid and test."""
+    lost = np.setdiff1d(np.arange(len(labels.classes)), labels.y[split == "train"])
+    empty = [side for side in SIDES if not (split == side).any()]
+    what = (
+        f"rows for {first(empty)}" if empty else f"class {first([shown(labels.classes[one]) for one in lost])} in train"
+    )
+    if empty or len(lost):
+        raise Problem(f"too few separate units: there are no {what}; add units, or give the splits with --split")
+
+
 def picture_columns(seen: Survey) -> dict[str, list[str]]:
     """What a model could tell pictures apart by that is no content: size, shape, format, mode, camera, compression."""
     width, height = seen.sides.T
@@ -125,6 +141,32 @@ def picture_columns(seen: Survey) -> dict[str, list[str]]:
         **{name: seen.facts[:, place].tolist() for place, name in enumerate(FACTS)},
     }
     return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def name_columns(paths: Sequence[str], classes: Sequence[str]) -> dict[str, list[str]]:
+    """The words of the file names, by their place: who made a picture often stands there.
+
+    Running numbers are left out, and so are words of the classes' names, which repeat the label.
+    """
+    known = {word for name in classes for word in _words(name)}
+    names = [[word for word in _words(PurePath(path).stem) if word not in known] for path in paths]
+    found = {
+        f"file name token {place + 1}": [words[place] if place < len(words) else "" for words in names]
+        for place in range(min(TOKENS, max(map(len, names), default=0)))
+    }
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters, without long numbers and without words that are numbers."""
+    words = (re.sub(r"\d{3,}", "", word) for word in re.split(r"[\W_]+", name.lower()))
+    return [word for word in words if word and not word.isdigit()]
+
+
+def text_columns(texts: Sequence[str]) -> dict[str, list[str]]:
+    """What a model could tell texts apart by that is no content: how many words they have."""
+    lengths = [str(len(text.split())) for text in texts]
+    return {"text length": lengths} if len(set(lengths)) > 1 else {}
 
 
 def remarks(rows: Rows, labels: Labels, seen: Survey | None, unit: Ints, split: npt.NDArray[np.str_]) -> list[str]:

@@ -13,7 +13,18 @@ from torch import Tensor
 from debiaser.data.arrow import is_saved_dataset, read_hub, read_parquet, read_saved
 from debiaser.data.columns import Columns, read_table, shorts
 from debiaser.data.duplicates import Duplicates
-from debiaser.data.examination import apart, check_classes, divided, labelled, picture_columns, readable, remarks
+from debiaser.data.examination import (
+    apart,
+    check_classes,
+    check_held_out,
+    divided,
+    labelled,
+    name_columns,
+    picture_columns,
+    readable,
+    remarks,
+    text_columns,
+)
 from debiaser.data.folders import read_folder
 from debiaser.data.labels import shown
 from debiaser.data.pictures import Pictures
@@ -107,9 +118,12 @@ def read_own(
     rows, labels, seen, unit, copies = apart(rows, labels, seen)
     check_classes(labels, unit, rows)
     split, notes = divided(rows, labels.y, unit, seed, fractions, need_test)
+    if need_test:
+        check_held_out(split, labels)
     rows = rows.noting(*notes, *remarks(rows, labels, seen, unit, split))
     inputs = _inputs(rows, seen)
-    own_columns = {**(picture_columns(seen) if seen is not None else {}), **rows.columns}
+    files = {} if seen is None else {**picture_columns(seen), **name_columns(rows.paths or [], labels.classes)}
+    own_columns = {**files, **text_columns(rows.texts or []), **rows.columns}
     return OwnData(
         source=rows.source,
         kind="image" if seen is not None else "text",

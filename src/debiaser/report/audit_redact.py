@@ -37,6 +37,7 @@ def without_paths(audit: Audit) -> Audit:
         {**entry, "ids": [_row(name, rows) for name in entry["ids"]]} for entry in found.get("duplicates") or []
     ]
     findings["suspects"] = [_suspect(entry) for entry in findings.get("suspects") or []]
+    findings["reasons"] = [_unnamed(str(each), found.get("suspects") or []) for each in findings.get("reasons") or []]
     if source and found.get("next"):
         snippet = str(found["next"].get("snippet", "")).replace(repr(source), "'SOURCE'")
         findings["next"]["snippet"] = scrub(snippet.replace(source, "SOURCE"))
@@ -99,3 +100,12 @@ def _suspect(entry: dict[str, Any]) -> dict[str, Any]:
         return entry
     values = [{**value, "value": f"value {number}"} for number, value in enumerate(entry.get("values") or [], 1)]
     return {**entry, "values": values, "empty": []}
+
+
+def _unnamed(sentence: str, suspects: Iterable[dict[str, Any]]) -> str:
+    """A sentence without the values of columns that are made of names."""
+    for entry in suspects:
+        column = str(entry.get("column", ""))
+        for cell in (entry.get("empty") or []) if NAMED.search(column) else []:
+            sentence = sentence.replace(f"{column} '{cell['value']}'", f"{column} '{HIDDEN}'")
+    return sentence

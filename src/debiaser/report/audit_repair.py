@@ -122,7 +122,7 @@ def _price(price: Part, findings: Part) -> Part | None:
     """When it pays: the sentence and its picture."""
     even = price.get("break_even") or {}
     bounds = [number(even.get(name)) for name in ("value", "low", "high")]
-    if not price or any(bound is None for bound in bounds):
+    if not price or bounds[0] is None:
         return None
     before, after = (_ends(price.get(side) or {}) for side in ("before", "after"))
     marks = []
@@ -132,8 +132,8 @@ def _price(price: Part, findings: Part) -> Part | None:
         if low is not None and high is not None:
             marks.append((name, scale * low, scale * high))
     sentence = str(price.get("sentence") or "")
-    value, low, high = (bound or 0.0 for bound in bounds)
-    known = low > 0 or high < 100  # a band from end to end says nothing
+    value, low, high = (0.0 if bound is None else bound for bound in bounds)
+    known = None not in bounds and (low > 0 or high < 100)  # a band from end to end says nothing
     drawn = break_even(before, after, (value, low, high), marks, sentence) if known else ""
     return {"sentence": sentence, "svg": drawn}
 

@@ -43,8 +43,9 @@ var review = (() => {
   };
   const quoted = (text) => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
   const examined = data.total - data.unreadable;
-  const asCsv = () => (data.redacted ? "row,mark,rows\n" : "id,mark\n") + [...marks].map(([place, mark]) =>
-    quoted(String(cell("id", place))) + "," + mark + (data.redacted ? "," + examined : "") + "\n").join("");
+  const asCsv = () => (data.redacted ? "row,mark,label,rows\n" : "id,mark,label\n") + [...marks].map(([place, mark]) =>
+    quoted(String(cell("id", place))) + "," + mark + "," + quoted(data.names[cell("label", place)])
+    + (data.redacted ? "," + examined : "") + "\n").join("");
   const save = () => {
     const address = URL.createObjectURL(new Blob([asCsv()], { type: "text/csv" }));
     make("a", { href: address, download: "confirmed.csv" }).click();
