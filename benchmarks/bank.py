@@ -38,7 +38,7 @@ from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
 from debiaser.data import digits, inject, raw
 from debiaser.data.partition import folds, units_per_class
 from debiaser.data.split import Split
-from debiaser.files import locked, write_json
+from debiaser.files import locked, write_text
 from debiaser.learn.engine import Silence
 from debiaser.randomness import derive, numpy_stream
 
@@ -304,8 +304,9 @@ def main() -> None:
         for told in run(chosen.out, chosen.data, chosen.work, sets, chosen.hasty):
             print(told, flush=True)
     found = summary(read_lines(chosen.out))
-    write_json(chosen.out.with_suffix(".json"), found)
-    print(json.dumps(found, indent=2))
+    told = json.dumps(found, indent=2)  # in the order of the table's columns
+    write_text(chosen.out.with_suffix(".json"), told + "\n")
+    print(told)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from debiaser.auditing.scoring import Desk
 from debiaser.auditing.subject import Subject
 from debiaser.data import cmnist
 from debiaser.data.split import Benchmark
-from debiaser.files import write_json
+from debiaser.files import write_text
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampling import effective_sample_size
@@ -147,7 +147,8 @@ def run(chosen: argparse.Namespace) -> Iterator[str]:
             found["settings"][key] = measure(
                 rho, noise, chosen.data, chosen.work, chosen.rows, chosen.seeds, chosen.epochs, chosen.workers
             )
-            write_json(chosen.out, found | {"rows": [as_row(each) for each in found["settings"].values()]})
+            found["rows"] = [as_row(each) for each in found["settings"].values()]
+            write_text(chosen.out, json.dumps(found, indent=2) + "\n")  # in the order of the table's columns
         yield f"{key}: {as_row(found['settings'][key])}"
 
 
