@@ -289,11 +289,21 @@ ALWAYS_WORK = {"clean", "data list", "theory"}  # nothing that they are given ca
 COMMANDS = get_command(app)
 
 
-def options_of(name: str) -> list[str]:
+def command_of(name: str) -> Any:
     command = COMMANDS
     for word in name.split():
         command = command.commands[word]
-    return sorted(option for each in command.params for option in each.opts if option.startswith("--"))
+    return command
+
+
+def options_of(name: str) -> list[str]:
+    return sorted(option for each in command_of(name).params for option in each.opts if option.startswith("--"))
+
+
+def drawn_options(name: str, data: st.DataObject) -> list[str]:
+    """Some of a command's options, with odd words after them."""
+    flags = data.draw(st.lists(st.tuples(st.sampled_from(options_of(name)), ODD), max_size=4))
+    return [word for pair in flags for word in pair if pair[0] not in {"--help", "--debug"}]
 
 
 def test_no_command_is_left_out() -> None:
@@ -306,8 +316,7 @@ def test_no_command_is_left_out() -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_option_of_every_command_is_taken_or_refused(name: str, data: st.DataObject) -> None:
-    flags = data.draw(st.lists(st.tuples(st.sampled_from(options_of(name)), ODD), max_size=4))
-    words = [word for pair in flags for word in pair if pair[0] not in {"--help", "--debug"}]
+    words = drawn_options(name, data)
     try:
         code = app([*name.split(), *WITHOUT_WORK[name], *words], standalone_mode=False)
     except Problem as error:
@@ -318,6 +327,16 @@ def test_every_option_of_every_command_is_taken_or_refused(name: str, data: st.D
         pass
     else:
         assert code in (0, 2), f"{name} {words}: it did something"
+
+
+@pytest.mark.parametrize("name", sorted(ALWAYS_WORK))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_options_are_read_before_the_work(name: str, data: st.DataObject) -> None:
+    try:
+        assert command_of(name).make_context(name, drawn_options(name, data)).params
+    except ClickError as error:
+        assert one_line(error)
 
 
 @QUICKLY
