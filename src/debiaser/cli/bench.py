@@ -23,6 +23,7 @@ def bench(
 ) -> None:
     """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
     from contextlib import closing
+    from importlib.util import find_spec
 
     from debiaser.bench.speed.claims import chosen, measure
     from debiaser.cli.console import reporter, show_table
@@ -34,6 +35,8 @@ def bench(
     if out.is_dir() or out.suffix == ".json":
         raise Misuse(f"--out must name a page, such as bench.html, and the numbers go beside it; got {out}")
     names = chosen(only or ())
+    if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
+        typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
     make_folder(out.parent)  # a folder that cannot be is told before the work, not after
     with closing(reporter(quiet)) as listener:
         found = measure(names, quick, listener)
