@@ -8,7 +8,6 @@ The commands are run as commands. Bias labels are used only to judge what came o
 import argparse
 import csv
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from sklearn.metrics import average_precision_score
@@ -27,12 +27,13 @@ from debiaser.files import write_json
 
 WORDS = {"positive": "Tuesday", "negative": "Thursday"}  # neutral, one for each label
 BENCHMARKS = {"cmnist": (cmnist, 0.01), "mbmnist": (mbmnist, 0.1), "ccifar": (ccifar, 0.05)}  # with their rho
+QUIET = 25  # percent of the processors busy with other things, at most, for a time that counts
 FOLLOWS = 0.97  # share of the training rows in which the word goes with the label
 
 
 def command(*words: str) -> tuple[dict[str, Any], float | None]:
     """What a debiaser command prints as JSON, and how long it took; None where others were computing as well."""
-    quiet, started = os.getloadavg()[0] < 1, time.perf_counter()
+    quiet, started = psutil.cpu_percent(interval=1) < QUIET, time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "debiaser", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True
     )
