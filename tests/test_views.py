@@ -273,6 +273,12 @@ def test_the_injected_word_is_named_and_chosen_on_other_folds():
     assert phi[1]["quokka"] > 0.2
 
 
+def test_words_that_tell_the_label_alike_are_named_in_one_order():
+    texts, y, fold = reviews()
+    several = [text.replace("zebra", "zebra yak wolf vole quokka") for text in texts]
+    assert text_views(several, y, fold)[0].title == "giveaway word (quokka, vole, wolf)"
+
+
 def test_giveaway_swap_uses_the_words_of_the_rows_fold():
     view = WordView("giveaway", "giveaway word", True, (frozenset({"a"}), frozenset({"b"})), np.array([0, 1]))
     assert view.swap(["x", "x"], ["a b", "a b"], torch.tensor([0, 1])) == ["a x", "b x"]

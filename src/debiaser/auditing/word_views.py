@@ -161,7 +161,7 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     ) as problem:  # texts without words still have a length; the views of words then say why there are none
         phi, none = [{} for _ in range(int(fold.max()) + 1)], str(problem)
     giveaway = tuple(strongest(each, GIVEAWAY) for each in phi)
-    named = sorted(frozenset().union(*giveaway), key=lambda word: -max(each.get(word, 0) for each in phi))[:3]
+    named = sorted(frozenset().union(*giveaway), key=lambda word: (-max(each.get(word, 0) for each in phi), word))[:3]
     title = "giveaway word" + (f" ({', '.join(named)})" if named else "")
     return (
         WordView("giveaway", title, True, giveaway, fold, none),
