@@ -99,7 +99,7 @@ def run_regret(name: str, data: Path, work: Path) -> dict[str, Any]:
     benchmark, source = module.load(data, rho, 0), work / f"{name}-regret"
     write_folder(benchmark.train, torch.arange(5000), source / "train")
     write_folder(benchmark.test, torch.arange(2000), source / "test")
-    found, seconds = command("debias", str(source), "--seeds", "3", "--out", str(work / f"{name}-regret-out"))
+    found, seconds = command("debias", str(source), "--seeds", "2", "--out", str(work / f"{name}-regret-out"))
     return {**proof(found), "rho": rho, "seconds": seconds}
 
 

@@ -21,9 +21,7 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "data": name.replace("_noise", ", labels flipped: "),
         "verdict": found["verdict"],
         "why": " ".join(found["reasons"]),
-        "column put in, columns flagged": f"{found['injected']}, {', '.join(found['flagged'])}"
-        if "flagged" in found
-        else "–",
+        "flagged columns": ", ".join(found.get("flagged", ["–"])) or "none",
         "average precision of the scores": found.get("average_precision", {}).get("score", "–"),
         "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
         "chosen": found.get("regret", {}).get("chosen", "–"),
