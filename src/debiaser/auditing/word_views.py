@@ -156,9 +156,8 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     """
     try:
         phi, none = associations(texts, y, fold), WordView.none
-    except (
-        Problem
-    ) as problem:  # texts without words still have a length; the views of words then say why there are none
+    except Problem as problem:
+        # texts without words still have a length; the views of words then say why there are none
         phi, none = [{} for _ in range(int(fold.max()) + 1)], str(problem)
     giveaway = tuple(strongest(each, GIVEAWAY) for each in phi)
     named = sorted(frozenset().union(*giveaway), key=lambda word: (-max(each.get(word, 0) for each in phi), word))[:3]
