@@ -33,10 +33,11 @@ from debiaser.data.formats import FormatError, kept_arrays, read_npz
 from debiaser.data.labels import as_labels
 from debiaser.data.tables import read_csv
 from debiaser.errors import Misuse, Problem
+from debiaser.files import UNREADABLE
 from debiaser.learn.checkpoint import Checkpoint, write_tensors
 from debiaser.learn.nets import new_net
 from debiaser.report.page import write_page
-from debiaser.report.runs import UNREADABLE, read_details, read_result
+from debiaser.report.runs import read_details, read_result
 from malformed import survives
 from test_report import new_result, write_run
 

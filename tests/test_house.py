@@ -33,7 +33,7 @@ LAYERS = {
     "auditing": BENCH,
 }
 EVERYTHING = set(LAYERS)
-LAYERS |= {"__init__": EVERYTHING, "cli": EVERYTHING | {"__init__"}, "__main__": {"cli"}}
+LAYERS |= {"__init__": EVERYTHING, "cli": EVERYTHING | {"__init__"}, "__main__": {"cli", "errors"}}
 
 Findings = Iterator[tuple[int, str]]
 

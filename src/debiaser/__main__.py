@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
+from debiaser.errors import INTERRUPTED
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """The two kinds of mistakes a person can mend; everything else that is raised is a mistake of ours."""
 
+INTERRUPTED = 130  # the exit code of what Ctrl-C ended
+
 
 def printable(text: str) -> str:
     """Text on one line that no terminal takes for a command: what cannot be printed is written as an escape."""

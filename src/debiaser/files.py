@@ -2,9 +2,13 @@
 
 import errno
 import json
+import lzma
 import os
 import re
 import secrets
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -17,6 +21,12 @@ from debiaser.errors import Problem
 
 if TYPE_CHECKING:
     import numpy as np
+
+# What numpy, zipfile and json raise of a file that is not whole or not ours: odd headers, packing, passwords, nesting.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError, SyntaxError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
 def explain(error: OSError, path: Path) -> Problem:

@@ -15,7 +15,7 @@ import torch
 
 from debiaser.auditing.jobs import Answers, Job, read_answers, work
 from debiaser.children import python, surroundings
-from debiaser.errors import Problem, lack_of_memory
+from debiaser.errors import INTERRUPTED, Problem, lack_of_memory
 from debiaser.learn.engine import Listener, Row, Silence
 from debiaser.learn.freed_memory import keep_freed_memory
 
@@ -181,7 +181,7 @@ def main() -> None:
         for line in sys.stdin:
             serve(Path(json.loads(line)))
     except BrokenPipeError:  # the one who hired us is gone
-        os._exit(130)
+        os._exit(INTERRUPTED)
 
 
 def serve(own: Path) -> None:

@@ -11,9 +11,8 @@ from debiaser.bench.experiment import EVALUATION_BATCH, load
 from debiaser.bench.results import Result
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec
-from debiaser.data.formats import UNREADABLE
 from debiaser.errors import Problem
-from debiaser.files import write_json
+from debiaser.files import UNREADABLE, write_json
 from debiaser.learn.checkpoint import read_tensors
 from debiaser.learn.nets import new_net
 from debiaser.learn.normalise import normalised

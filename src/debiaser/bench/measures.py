@@ -4,15 +4,14 @@ Plain numbers from `history.csv` and `vectors.npz`, kept in `result.json`, so th
 """
 
 import csv
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from debiaser.files import UNREADABLE
+
 BINS = 10
 WATCHED = ("unbiased", "aligned", "conflicting", "worst_group", "valid_loss", "valid_accuracy")
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 PARTS = ("stages", "selection", "histogram")
 
 

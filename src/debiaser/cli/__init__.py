@@ -23,10 +23,9 @@ from debiaser.cli import studies as _studies  # noqa: F401
 from debiaser.cli import theory as _theory  # noqa: F401
 from debiaser.cli.app import app
 from debiaser.cli.usage import ClickError, one_line
-from debiaser.errors import Misuse, Problem, lack_of_memory
+from debiaser.errors import INTERRUPTED, Misuse, Problem, lack_of_memory
 from debiaser.files import explain
 
-INTERRUPTED = 130
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
 GRACE, USAGE_GRACE = 3.0, 60.0  # seconds; wrong usage is the same in all processes

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from debiaser.errors import printable
+from debiaser.files import UNREADABLE
 
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -27,8 +28,6 @@ Shape = tuple[int, ...]
 NPY_HEADER = 4096  # more than the header of any plain array needs
 BAD_HEADER = (ValueError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError)  # what numpy raises of one
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
-# What numpy and zipfile raise of an `.npz` that is not whole: odd headers, packing, passwords, another kind of file.
-UNREADABLE = (*DAMAGED, *BAD_HEADER, OSError, KeyError, TypeError, NotImplementedError, RuntimeError)
 log = logging.getLogger("debiaser")
 
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from debiaser.errors import Problem
-from debiaser.report.runs import UNREADABLE, Arrays, why
+from debiaser.files import UNREADABLE
+from debiaser.report.runs import Arrays, why
 
 Findings = dict[str, Any]
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure", "unreadable")

@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from debiaser.errors import Problem
-from debiaser.files import write_text
+from debiaser.files import UNREADABLE, write_text
 from debiaser.report.evidence import Allowance, Shown
 from debiaser.report.names import method_name
-from debiaser.report.runs import UNREADABLE, Found, Result, find_runs, read_details, read_result, why
+from debiaser.report.runs import Found, Result, find_runs, read_details, read_result, why
 from debiaser.report.sections import section, table
 from debiaser.report.tables import Row, place_order, summary_rows
 

@@ -4,9 +4,7 @@ import csv
 import json
 import math
 import os
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from debiaser.errors import Problem
+from debiaser.files import UNREADABLE
 
 Result = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -22,10 +21,6 @@ Arrays = dict[str, np.ndarray]
 # A folder that holds one of these and no result.json is a run that was stopped or is still going.
 TRACES = ("history.csv", "vectors.npz", "samples.npz")
 NUMBERS = ("epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy", "unbiased", "aligned", "conflicting")
-UNREADABLE = (
-    *(OSError, ValueError, KeyError, EOFError, RecursionError, MemoryError, OverflowError, SyntaxError),
-    *(NotImplementedError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
-)
 
 
 class Found(list[Path]):
