@@ -24,7 +24,7 @@ from debiaser.bench.studies.tally import Scale, findings
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.report import studies as report
-from debiaser.report.records import own_row, record_table
+from debiaser.report.records import own_row, record_table, regret_row
 from debiaser.report.speed_tables import markdown
 from debiaser.report.tables import markdown_table, summary_rows
 
@@ -53,15 +53,17 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `theory`, `speed`, `studies [summary]`."""
+    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `regret`, `theory`, `speed`, `studies [summary]`."""
     if what == "theory":
         return theory_table(results)
     if what == "speed":
         return speed_table(results.parent / "benchmarks" / "results" / "speed.json")
     dataset, *filters = what.split()
-    if dataset == "own":
-        paths = sorted((results / "own").glob("*.json"))
-        return record_table([own_row(path.stem, json.loads(path.read_text())) for path in paths]) + "\n"
+    if dataset in {"own", "regret"}:
+        own = {path.stem: json.loads(path.read_text()) for path in sorted((results / "own").glob("*.json"))}
+        if dataset == "own":
+            return record_table([own_row(*each) for each in own.items()]) + "\n"
+        return record_table([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):

@@ -31,6 +31,21 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the choice without bias labels lost against the candidate that was best on the held-out rows."""
+    regret = found["regret"]
+    chosen, oracle, everyone = regret["chosen"], regret["oracle"], regret["overall"]
+    return {
+        "data": name.removesuffix("_debias"),
+        "vanilla, %": everyone[CANDIDATES["vanilla"]],
+        "chosen": chosen,
+        "its held-out accuracy, %": everyone[chosen],
+        "an oracle would choose": oracle,
+        "which reaches, %": everyone[oracle],
+        "regret, points": f"{regret['points']:.1f}",
+    }
+
+
 # by what the table calls them
 CANDIDATES = {
     "vanilla": "vanilla (class-balanced)",
