@@ -1,5 +1,6 @@
 """The README is true: its code runs, its tables come from `results/`, its commands exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -38,6 +39,17 @@ def test_every_result_that_is_kept_is_whole() -> None:
             each for each in readme.read_results(ROOT / "results", path.parent.name) if each["key"] == path.stem
         ]
         assert {"metrics", "seconds", "spec", "environment"} <= set(result)
+
+
+def test_the_regret_of_every_benchmark_is_what_its_candidates_say() -> None:
+    own = {path.stem: json.loads(path.read_text()) for path in (ROOT / "results" / "own").glob("*.json")}
+    chosen = {name: found["regret"] for name, found in own.items() if "regret" in found}
+    assert {"bar", "ccifar_debias", "cmnist_debias", "imdb", "mbmnist_debias"} <= set(chosen)
+    table = readme.table(ROOT / "results", "regret")
+    for name, regret in chosen.items():
+        lost = max(regret["overall"].values()) - regret["overall"][regret["chosen"]]
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {name.removesuffix('_debias')} |")]
+        assert line.endswith(f"| {lost:.1f} |")
 
 
 def test_the_example_for_ones_own_loop_runs() -> None:

@@ -18,7 +18,7 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     everyone = found.get("regret", {}).get("overall", {})
     compared, rival = with_interval(found.get("test", {})), found.get("selection", {}).get("rival")
     return {
-        "data": name.replace("_noise", ", labels flipped: "),
+        "data": name.replace("_noise", ", labels flipped: ").removesuffix("_debias"),
         "verdict": found["verdict"],
         "why": " ".join(found["reasons"]),
         "flagged columns": ", ".join(found.get("flagged", ["–"])) or "none",
