@@ -53,7 +53,7 @@ def read_results(results: Path, dataset: str) -> list[Result]:
 
 
 def table(results: Path, what: str) -> str:
-    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `regret`, `theory`, `speed`, `studies [summary]`."""
+    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `regret`, `theory`, `speed`, `studies`."""
     if what == "theory":
         return theory_table(results)
     if what == "speed":
