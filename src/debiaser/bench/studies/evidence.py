@@ -50,17 +50,18 @@ def bin_cell(kind: str, number: int) -> Cell:
 
 
 def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:
-    """With colour as the target: PGD above 90% and not more than a point below Vanilla, as is LfF by more than chance.
+    """With colour as the target: PGD above 90% and not more than a point below Vanilla.
 
-    Where the norms were counted: in the upper half no more conflicting rows than aligned ones.
+    Where the table counts the norms: in the upper half no more conflicting rows than aligned ones.
     """
     treated, plain = find(here, "PGD (colour)"), find(here, "Vanilla (colour)")
-    if treated is None or plain is None:
+    counts = [each for each in here if each.cell.metric == "samples"]
+    if treated is None or plain is None or not all(counts):
         return None
     good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}"
-    counted = {kind: [find(here, f"rows, {kind} {EDGES[k]}") for k in LARGE] for kind in KINDS}
-    if all(each is not None for bins in counted.values() for each in bins):
-        aligned, conflicting = (sum(each.mean for each in counted[kind] if each) for kind in KINDS)
+    if counts:
+        upper = {kind: {f"rows, {kind} {EDGES[k]}" for k in LARGE} for kind in KINDS}
+        aligned, conflicting = (sum(each.mean for each in counts if each.cell.name in upper[kind]) for kind in KINDS)
         good = good and conflicting <= aligned
         text += f", norms above half of the largest: {aligned:.0f} aligned rows, {conflicting:.0f} conflicting"
     return good, text
@@ -74,8 +75,9 @@ def judge_colour(tallies: Sequence[Tally]) -> Verdict:
 second_easiest = Study(
     "second_easiest",
     "Appendix: colour as the target, and its table stat_reverse",
-    "With colour as the target PGD is above 90% and within a point of Vanilla, and no more conflicting than aligned "
-    "rows have norms above half of the largest: PGD does not just learn the second-easiest feature.",
+    "With colour as the target PGD is above 90% and not more than a point below Vanilla, and at rho 0.5% no more "
+    "conflicting than aligned rows have norms above half of the largest: PGD does not just learn the second-easiest "
+    "feature.",
     (
         *(
             cell(m, "cmnist-colour", rho, name=f"{name} (colour)")
