@@ -7,6 +7,7 @@ from itertools import pairwise
 from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
 
 LARGE = 1e4  # from here on numbers are written with a power of ten
+FINE = 1.5  # numbers below are shares, which want more digits
 Finding = tuple[bool, str]  # whether it holds at one place, and the numbers
 Rule = Callable[[Sequence[Tally]], Finding | None]  # None: cannot be said, runs are missing
 
@@ -51,8 +52,9 @@ def named(tally: Tally, digits: int = 2) -> str:
 
 def difference(one: Tally, two: Tally) -> str:
     """`PGD 97.52 ± 0.07, Vanilla 50.80 ± 1.54, difference +46.72`."""
-    form = "+.2f" if abs(one.mean) < LARGE else "+.3g"
-    return f"{named(one)}, {named(two)}, difference {one.mean - two.mean:{form}}"
+    digits = 4 if max(abs(one.mean), abs(two.mean)) < FINE else 2
+    form = f"+.{digits}f" if abs(one.mean) < LARGE else "+.3g"
+    return f"{named(one, digits)}, {named(two, digits)}, difference {one.mean - two.mean:{form}}"
 
 
 def find(tallies: Iterable[Tally], name: str) -> Tally | None:

@@ -11,6 +11,12 @@ EDGES = [f"[{k / BINS:.1f},{(k + 1) / BINS:.1f}{']' if k == BINS - 1 else ')'}" 
 LARGE = range(BINS // 2, BINS)  # the bins that the paper prints in bold
 KINDS = ("aligned", "conflicting")
 
+
+def norm_cell(name: str, rho: float, reads: str, metric: str) -> Cell:
+    """Something about the gradient norms of PGD's biased model, for which the paper has no number."""
+    return Cell(name, "cmnist", "pgd", rho, reads=reads, metric=metric, printed=False)
+
+
 ab_hist = Study(
     "ab_hist",
     "Histograms of gradient norms",
@@ -20,8 +26,8 @@ ab_hist = Study(
         each
         for rho in CMNIST_RHOS
         for each in (
-            *(Cell(f"mean norm, {k}", "cmnist", "pgd", rho, reads=f"histogram.mean.{k}", printed=False) for k in KINDS),
-            Cell("AUROC of norms", "cmnist", "pgd", rho, reads="metrics.score_auroc", printed=False),
+            *(norm_cell(f"mean norm, {k}", rho, f"histogram.mean.{k}", "norm") for k in KINDS),
+            norm_cell("AUROC of norms", rho, "metrics.score_auroc", "auroc"),
         )
     ),
     everywhere(
@@ -30,8 +36,8 @@ ab_hist = Study(
             lambda here: over(find(here, "AUROC of norms"), 0.9),
         )
     ),
-    "Norms over the largest one, as in the paper, which prints no numbers here. Which rows conflict is known to the "
-    "figure, not to the method.",
+    "Norms of the biased model over the largest one, as in the paper, which prints no numbers here. Which rows go "
+    "against the shortcut is known to the figure, not to the method.",
     figure="histograms",
 )
 
@@ -108,6 +114,7 @@ invq_compare = Study(
         for m, name in (("vanilla", "Vanilla"), ("pgd", "PGD"))
     ),
     everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
-    "Last layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
+    "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
+    "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
     "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
 )
