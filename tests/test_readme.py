@@ -30,15 +30,33 @@ def test_a_stale_table_would_be_noticed(tmp_path: Path) -> None:
     )
 
 
+def test_files_that_are_no_results_are_named_below_the_table_and_not_averaged(tmp_path: Path) -> None:
+    kept = sorted((ROOT / "results" / "digits").glob("*-vanilla-*.json"))
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for path in kept:
+        (folder / path.name).write_text(path.read_text())
+    usual = readme.table(tmp_path, "digits")
+    assert "Left out" not in usual
+    (folder / kept[0].name).write_text(kept[0].read_text().replace('"protocol": 1', '"protocol": 0'))
+    (folder / "half.json").write_text(kept[1].read_text()[:200])
+    (folder / "list.json").write_text("[1]")
+    (folder / "other.json").write_text(kept[1].read_text())
+    (folder / "bytes.json").write_bytes(b"\xff\xfe")
+    shown = readme.table(tmp_path, "digits")
+    assert f"| {len(kept) - 1} |" in shown.splitlines()[2] and shown.count("*Left out*") == 5
+    for words in ("protocol 0", "no complete JSON", "no result of debiaser", "not that of the run", "it is no text"):
+        assert words in shown
+
+
 def test_every_result_that_is_kept_is_whole() -> None:
     others = {"own", "search", "verdict"}  # no runs of a benchmark
     kept = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name not in others]
     assert kept
-    for path in kept:
-        (result,) = [
-            each for each in readme.read_results(ROOT / "results", path.parent.name) if each["key"] == path.stem
-        ]
-        assert {"metrics", "seconds", "spec", "environment"} <= set(result)
+    for dataset in {path.parent.name for path in kept}:
+        results, left_out = readme.read_results(ROOT / "results", dataset)
+        assert not left_out
+        assert all({"metrics", "seconds", "spec", "environment"} <= set(result) for result in results)
 
 
 def test_the_regret_of_every_benchmark_is_what_its_candidates_say() -> None:

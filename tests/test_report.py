@@ -169,6 +169,23 @@ def test_percent_never_rounds_to_all_or_nothing() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("changed", "label"),
+    [
+        ({"precision": "bf16"}, "PGD, precision bf16"),
+        ({"augment": "paper"}, "PGD, augment paper"),
+        ({"world_size": 2}, "PGD, processes 2"),
+        ({"code": "0123456789abcdef"}, "PGD, code 0123456789"),
+        ({"data_seed": 7}, "PGD, data_seed 7"),
+    ],
+)
+def test_runs_made_otherwise_are_not_averaged(changed: dict[str, Any], label: str) -> None:
+    usual, other = new_result("pgd", 70.0), new_result("pgd", 10.0, seed=1, key="other")
+    other["spec"] = {**other["spec"], **changed}
+    rows = summary_rows([usual, other])
+    assert sorted(len(row["seeds"]) for row in rows) == [1, 1] and label in {row["label"] for row in rows}
+
+
 def test_score_words() -> None:
     words = " ".join(score_words(new_result("pgd", 75.0), "pictures"))
     assert "are 5% of the training set and get 40% of the draws" in words

@@ -20,7 +20,7 @@ from debiaser.bench.studies.claims import welch
 from debiaser.bench.studies.store import differing, gather
 from debiaser.bench.studies.study import Study, Tally, read
 from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
-from debiaser.cli.runs import found_in
+from debiaser.cli.runs import found_in, report
 from debiaser.errors import Misuse
 from debiaser.methods import METHODS
 from debiaser.report.page import find_runs, write_page
@@ -67,10 +67,12 @@ CASES = [
     ("reweighting", {"Resampling": 94.7, "Reweighting": 96.9}, "not held"),
     ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 93.0}, "held"),
     ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 90.0}, "not held"),
+    ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 97.0, "LfF": 91.0, "LfF + gradient": 93.0}, "not held"),
     ("compute_time", {"PGD": 100.0, "Vanilla": 50.0, "PGD, step 2": 4.0}, "held"),
     ("compute_time", {"PGD": 100.0, "Vanilla": 50.0, "PGD, step 2": 20.0}, "not held"),
     ("natural", {"PGD": 98.4, "Vanilla": 99.0}, "held"),
     ("natural", {"PGD": 97.0, "Vanilla": 99.0}, "not held"),
+    ("natural", {"PGD": 99.0, "Vanilla": 97.0}, "not held"),  # "within" is said of both sides
     ("ab_hist", {"mean norm, aligned": 0.1, "mean norm, conflicting": 0.7, "AUROC of norms": 0.99}, "held"),
     ("ab_hist", {"mean norm, aligned": 0.1, "mean norm, conflicting": 0.7, "AUROC of norms": 0.6}, "not held"),
     ("hist_trial", {"PGD": TEN, "Disen": tuple(value - 3 for value in TEN)}, "held"),
@@ -82,12 +84,16 @@ CASES = [
     ("twice_the_length", {"PGD": 97.0, "Vanilla, twice as long": 96.0, "Resampling only": 96.0}, "not held"),
     ("residual", {"Gradient norm": 97.0, "Residual norm": 97.2}, "held"),
     ("residual", {"Gradient norm": 97.0, "Residual norm": 90.0}, "not held"),
+    ("residual", {"Gradient norm": 90.0, "Residual norm": 97.0}, "not held"),
+    ("released_code", {"Formula": 97.0, "GCE with the factor q": 96.5, "L0.7": 97.5, "Weight and bias": 97.0}, "held"),
+    ("released_code", {"Formula": 97.0, "L0.7": 98.5}, "not held"),
     ("whole_network", {"Head": 97.0, "Whole network": 97.2}, "held"),
     ("whole_network", {"Head": 90.0, "Whole network": 97.2}, "not held"),
     ("scored_pictures", {"Clean": 97.0, "Augmented": 95.0}, "held"),
     ("scored_pictures", {"Clean": 95.0, "Augmented": 97.0}, "not held"),
     ("label_noise", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
     ("label_noise", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
+    ("label_noise", {"PGD": (49.0, 51.0), "Vanilla": (50.0, 50.2)}, "not held"),  # a tie is not above
     ("rho_sweep", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
     ("rho_sweep", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
 ]
@@ -110,11 +116,14 @@ def test_colour_as_target_is_judged_with_its_histogram() -> None:
     bins = [cell.name for cell in study.cells if cell.name.startswith("rows")]
     paper_counts = {f"rows, {each.variant}": each.mean or 0.0 for each in paper.table("stat_reverse")}
     assert set(bins) == set(paper_counts)
-    assert study.judge(tallies(study, good, "cmnist-colour")).claim == "held"
+    alone = study.judge(tallies(study, good, "cmnist-colour"))
+    assert alone.claim == "not testable", "the histogram is a part of the claim"
     assert study.judge(tallies(study, good | paper_counts, "cmnist-colour")).claim == "held"
     swapped = {name: paper_counts[name.translate({}).replace(*pair)] for name in bins for pair in [swap(name)]}
     assert study.judge(tallies(study, good | swapped, "cmnist-colour")).claim == "not held"
-    assert study.judge(tallies(study, {**good, "PGD (colour)": 80.0}, "cmnist-colour")).claim == "not held"
+    assert (
+        study.judge(tallies(study, good | paper_counts | {"PGD (colour)": 80.0}, "cmnist-colour")).claim == "not held"
+    )
 
 
 def swap(name: str) -> tuple[str, str]:
@@ -137,6 +146,19 @@ def test_worst_group_and_selection_claims() -> None:
 def test_partial_evidence_says_where() -> None:
     verdict = STUDIES["rho_sweep"].judge(tallies(STUDIES["rho_sweep"], {"PGD": 90.0, "Vanilla": 50.0}))
     assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
+
+
+def test_a_claim_that_fails_says_where() -> None:
+    study = STUDIES["rho_sweep"]
+    good, bad = {"PGD": 90.0, "Vanilla": 50.0}, {"PGD": 40.0, "Vanilla": 50.0}
+    given = {0.005: good, 0.01: good, 0.05: bad}
+    some = [Tally(cell, (given[cell.rho][cell.name],) if cell.rho in given else ()) for cell in study.cells]
+    verdict = study.judge(some)
+    assert (verdict.claim, verdict.tested) == ("not held", "in 1 of 3 places that have runs")
+    assert "cmnist at rho 5% (not held): PGD 40.00" in verdict.sentence
+    assert "cmnist at rho 1%: PGD 90.00" in verdict.sentence
+    every = study.judge([Tally(cell, ((bad if cell.rho == 0.05 else good)[cell.name],)) for cell in study.cells])
+    assert (every.claim, every.tested) == ("not held", "in 1 of 10 places")
 
 
 def test_welch_is_the_definition() -> None:
@@ -235,6 +257,69 @@ def test_results_that_cannot_count_are_named_and_left_out(tmp_path: Path) -> Non
     assert found["claim"] == "held" and found["not_run"] == []
 
 
+def made_with(study: Study, name: str, value: float, **changed: Any) -> dict[str, Any]:
+    """The result of a cell's run with something in its spec changed."""
+    cell = next(each for each in study.cells if each.name == name)
+    spec = replace(cell.spec("fast", 0), **changed)
+    return {**result(study, name, 0, value), "key": spec.key, "spec": spec.plain()}
+
+
+def test_a_run_on_data_of_another_seed_is_named_and_not_averaged(tmp_path: Path) -> None:
+    study = STUDIES["scored_pictures"]
+    write(tmp_path, made_with(study, "Clean", 10.0, data_seed=7))
+    store = gather(tmp_path)
+    found = findings(study, store, Scale())
+    assert found["cells"][0]["runs"] == 0 and not store.left_out
+    assert "another protocol (data_seed 7 with seed 0)" in found["left_out"][0]
+    assert len(missing([study], store, Scale())) == 2, "the run of the study is still to be made"
+    write(tmp_path, result(study, "Clean", 0, 97.0))
+    assert findings(study, gather(tmp_path), Scale())["cells"][0]["values"] == [97.0]
+
+
+def test_another_protocol_is_told_beside_the_run_most_alike(tmp_path: Path) -> None:
+    study = STUDIES["norm"]
+    write(tmp_path, made_with(study, "L2", 97.0, precision="bf16"))
+    (said,) = findings(study, gather(tmp_path), Scale())["left_out"]
+    assert said.endswith("was left out: another protocol (precision bf16 instead of 32).")
+    write(tmp_path / "usual", result(study, "L2", 0, 97.0))
+    (_, said) = findings(study, gather(tmp_path), Scale(epochs=1))["left_out"]
+    assert "recipe.epochs 10 instead of 1" in said, "where one epoch is asked for, the usual run is the other one"
+
+
+def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:
+    study = STUDIES["ab_hist"]
+    name = "AUROC of norms"
+    write(tmp_path / "a", result(study, name, 0, 97.0))
+    write(tmp_path / "b", result(study, name, 0, 96.0, histogram={"mean": {"aligned": 0.9}}))
+    store = gather(tmp_path)
+    assert "other numbers" in store.left_out[0] and all("histogram" not in each for each in store.all())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"seconds": {"all": "long"}},
+        {"seconds": {"all": None}},
+        {"rows": {"train": "many"}},
+        {"samples_seen": True},
+        {"metrics": {"unbiased": 1e999}},
+    ],
+)
+def test_odd_values_are_named_and_stop_nothing(tmp_path: Path, odd: dict[str, Any]) -> None:
+    study = STUDIES["compute_time"]
+    text = json.dumps({**result(study, "PGD", 0, 97.0), **odd}).replace("Infinity", "1e999")
+    write(tmp_path, text, result(study, "PGD", 0, 97.0)["key"])
+    store = gather(tmp_path)
+    assert "are not all numbers" in store.left_out[0]
+    assert findings(study, store, Scale())["claim"] == "not testable"
+    assert expected_seconds(study.cells[0].spec("fast", 0), list(store.all())) is None
+
+
+def test_odd_parts_are_read_as_nothing() -> None:
+    assert read({"histogram": [1]}, "histogram.mean.aligned") is None
+    assert read({"histogram": {"mean": {"aligned": 10**400}}}, "histogram.mean.aligned") is None
+
+
 def test_finished_runs_are_not_planned_again_but_incomplete_ones_are(tmp_path: Path) -> None:
     study, scale = STUDIES["scored_pictures"], Scale(seeds=2)
     assert len(missing([study, STUDIES["whole_network"]], gather(tmp_path), scale)) == 6  # the plain PGD is shared
@@ -297,15 +382,46 @@ def test_the_page_of_a_folder_says_what_each_study_found(tmp_path: Path) -> None
     study = STUDIES["scored_pictures"]
     write(tmp_path, result(study, "Clean", 0, 97.0))
     write(tmp_path, result(study, "Augmented", 0, 96.0))
-    page = write_page(find_runs(tmp_path), tmp_path / "report.html", studies=found_in(tmp_path)).read_text()
+    told = found_in(gather(tmp_path))
+    page = write_page(find_runs(tmp_path), tmp_path / "report.html", studies=told).read_text()
     assert "Studies: what the paper claims" in page and 'id="study-scored_pictures"' in page
     assert "Clean 97.00, Augmented 96.00, difference +1.00" in page and "<svg" in page
-    assert page.count("no runs here") == sum(not each["runs"] for each in found_in(tmp_path)) > 0
+    assert page.count("no runs here") == sum(not each["runs"] for each in told) > 0
+
+
+def test_the_page_names_what_no_study_counts(tmp_path: Path) -> None:
+    study = STUDIES["scored_pictures"]
+    write(tmp_path, result(study, "Clean", 0, 97.0))
+    tampered = result(study, "Clean", 3, 10.0)
+    tampered["spec"]["recipe"]["epochs"] = 1
+    write(tmp_path, tampered)
+    write(tmp_path, '{"half": ', "half-written")
+    report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert f"Studies: {tampered['key']}/result.json was left out: its settings are not those" in page
+    assert page.count("it is no complete JSON") == 1
+
+
+def test_numbers_are_told_as_what_they_are(tmp_path: Path) -> None:
+    times = STUDIES["compute_time"]
+    for seed, seconds in enumerate((100.0, 120.0)):
+        write(tmp_path, {**result(times, "PGD", seed, 97.0), "seconds": {"score": seconds}})
+    found = findings(times, gather(tmp_path), Scale())
+    row = next(row for row in text_table(found)[1] if row[0] == "PGD")
+    assert row == ["PGD", "1 min 50 s ± 14.1 s", "2", "33 min 31 s", "-1,901 s"]
+    small = {"mean norm, aligned": 0.0003, "mean norm, conflicting": 0.6, "AUROC of norms": 0.99}
+    assert "aligned 0.0003" in STUDIES["ab_hist"].judge(tallies(STUDIES["ab_hist"], small)).sentence
+    norms = findings(STUDIES["ab_hist"], gather(tmp_path), Scale(epochs=1))["protocol"]
+    assert "accuracy" not in norms and norms.startswith("Recipe `fast` with 1 epoch a stage; ")
 
 
 def test_a_study_can_move_to_another_dataset() -> None:
     moved = STUDIES["control"].on("digits")
     assert {cell.place for cell in moved.cells} == {("digits", 0.05, 0.0)} and len(moved.cells) == 5
+    assert {cell.place for cell in STUDIES["scored_pictures"].on("digits").cells} == {("digits", 0.05, 0.0)}
+    assert {cell.rho for study in STUDIES.values() for cell in study.on("bar").cells} == {None}, "its bias is natural"
+    assert [cell.noise for cell in STUDIES["label_noise"].on("bar").cells[::2]] == [0.0, 0.05, 0.1, 0.2]
+    assert not STUDIES["second_easiest"].on("digits").cells, "where the colour is not asked for"
     assert len(STUDIES["rho_sweep"].on("digits").cells) == 20 and not any(c.printed for c in moved.cells)
     assert {cell.rho for cell in STUDIES["natural"].on("digits").cells} == {0.9}
     assert differing({"a": {"b": 1}, "seed": 1}, {"a": {"b": 2}, "seed": 2}) == ["a.b 2 instead of 1"]

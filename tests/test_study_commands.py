@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ import torch
 from debiaser.bench.fisher import add_fisher
 from debiaser.bench.results import read_result
 from debiaser.bench.spec import new_spec
-from debiaser.bench.studies.running import cores, threads
+from debiaser.bench.studies import STUDIES
+from debiaser.bench.studies.running import add_parts, cores, threads, why
+from debiaser.bench.studies.store import gather
+from debiaser.bench.studies.tally import Scale
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.methods import PGD
@@ -59,7 +63,7 @@ def test_copies_of_results_count_as_finished(made: Path, tmp_path: Path) -> None
         shutil.copy(path, tmp_path / "kept" / "digits" / f"{path.parent.name}.json")
     (tmp_path / "kept" / "digits" / "strange.json").write_text("{}")
     done = study("scored_pictures", *TINY, "--results", "kept", "--commands", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (0, "") and "strange.json was left out" in done.stderr
     planned = study("scored_pictures", *TINY, "--commands", cwd=tmp_path)
     assert [line.split()[:5] for line in planned.stdout.splitlines()] == [
         ["debiaser", "train", "digits", "--method", "pgd"]
@@ -78,7 +82,7 @@ def test_a_failed_run_is_told_and_the_rest_goes_on(made: Path, tmp_path: Path) -
     shutil.rmtree(augmented)
     augmented.write_text("in the way")
     done = study("scored_pictures", *TINY, "--json", cwd=tmp_path)
-    assert done.returncode == 1 and f"1 of 1 runs failed: {augmented.name}" in done.stderr
+    assert done.returncode == 1 and f"1 run failed: {augmented.name}" in done.stderr
     assert "Traceback" not in done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert [cell["runs"] for cell in found["cells"]] == [1, 0] and found["claim"] == "not testable"
@@ -103,11 +107,31 @@ def test_the_plan_is_there_at_once_without_torch() -> None:
         (("norm", "--recipe", "slow", "--dry-run"), "unknown recipe 'slow'"),
         (("norm", "--on", "nosuch"), "unknown dataset 'nosuch'"),
         (("norm", "--results", "nosuch", "--dry-run"), "no folder nosuch with results; check the path"),
+        (("norm", "--device", "nosuch", "--commands"), "unknown device 'nosuch'; known: auto, cpu"),
+        (("second_easiest", "--on", "digits"), "study second_easiest has no cells there"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     done = study(*words, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_figures_that_cannot_be_written_are_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "figures").write_text("in the way")
+    done = study("scored_pictures", *TINY, "--figures", "figures", cwd=tmp_path)
+    assert done.returncode == 1 and "cannot write figures" in done.stderr and not (tmp_path / "runs").exists()
+
+
+def test_a_plan_without_past_runs_names_no_time(tmp_path: Path) -> None:
+    done = study("scored_pictures", *TINY, "--dry-run", cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith("scored_pictures: 2 runs missing; 2 runs of unknown length")
+    listed = study("scored_pictures", *TINY, "--commands", "--json", cwd=tmp_path)
+    assert len(json.loads(listed.stdout)["commands"]) == 2
+
+
+def test_a_process_that_was_killed_is_told_as_such() -> None:
+    assert why(-9, "pgd, biased: 10%, about 3 s left") == "signal 9 ended it"
+    assert why(1, "debiaser: no data") == "no data"
 
 
 def test_list_names_every_study(tmp_path: Path) -> None:
@@ -138,6 +162,19 @@ def test_the_fisher_information_of_a_run_is_added_to_its_result(made: Path, tmp_
     assert fisher["1e-6"] > fisher["1e-4"] > fisher["1e-2"] > 0, "more damping, smaller inverse"
     again = read_result(folder)
     assert again is not None and again["fisher"] == fisher and again["metrics"] == result["metrics"]
+
+
+def test_the_fisher_information_is_measured_wherever_the_run_is(made: Path, tmp_path: Path) -> None:
+    """Runs from another machine lie deeper; a damaged one is told and does not stop the others."""
+    cells = tuple(replace(cell, reads="fisher.1e-6") for cell in STUDIES["scored_pictures"].on("digits").cells)
+    wanted, scale = replace(STUDIES["invq_compare"], cells=cells), Scale(epochs=1)
+    shutil.copytree(made / "runs", tmp_path / "another machine")
+    damaged, whole = (cell.spec("fast", 0, 1).key for cell in cells)
+    (tmp_path / "another machine" / damaged / "model.safetensors").write_bytes(b"cut off")
+    (failure,) = add_parts([wanted], gather(tmp_path).folders, scale, None, lambda _: None)
+    assert failure.key == damaged and "damaged" in failure.reason
+    result = read_result(tmp_path / "another machine" / whole)
+    assert result is not None and "fisher" in result
 
 
 def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Task]) -> None:

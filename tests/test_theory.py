@@ -165,6 +165,11 @@ def test_other_evidence_turns_the_verdicts(evidence: Evidence) -> None:
     }
 
 
+def test_the_printed_form_must_hold_at_every_large_n(evidence: Evidence) -> None:
+    lucky = (*evidence.rows[:-1], replace(evidence.rows[-1], bounded_loss=1.0))
+    assert verdicts(replace(evidence, rows=lucky))["Theorem 1 as printed"] == "not held"
+
+
 def test_optimal_choices_are_ordered_by_their_freedom(evidence: Evidence) -> None:
     for solved in evidence.solved:
         assert solved.optimal.trace <= min(solved.by_norm.trace, solved.even.trace, solved.sets.trace) + 1e-9

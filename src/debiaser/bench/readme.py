@@ -19,11 +19,12 @@ from debiaser.bench.measures import PARTS, measured
 from debiaser.bench.results import Result, read_result
 from debiaser.bench.spec import planned_spec
 from debiaser.bench.studies import STUDIES
-from debiaser.bench.studies.store import gather
+from debiaser.bench.studies.store import checked, gather, reason
 from debiaser.bench.studies.tally import Scale, findings
 from debiaser.errors import Problem
 from debiaser.files import write_json, write_text
 from debiaser.report import studies as report
+from debiaser.report.names import METHODS
 from debiaser.report.records import own_row, record_table, regret_row
 from debiaser.report.speed_tables import markdown
 from debiaser.report.tables import markdown_table, summary_rows
@@ -46,10 +47,16 @@ def collect(runs: Path, results: Path) -> int:
     return count
 
 
-def read_results(results: Path, dataset: str) -> list[Result]:
-    """The kept results of a dataset."""
-    found: list[Result] = [json.loads(path.read_text()) for path in sorted((results / dataset).glob("*.json"))]
-    return [result for result in found if "protocol" in result]
+def read_results(results: Path, dataset: str) -> tuple[list[Result], list[str]]:
+    """The kept results of a dataset, and a sentence for each file that is none and was left out."""
+    found: list[Result] = []
+    left_out = []
+    for path in sorted((results / dataset).glob("*.json")):
+        try:
+            found.append(checked(path, path.stem))
+        except (OSError, ValueError, RecursionError) as error:
+            left_out.append(f"*Left out*: {dataset}/{path.name}: {reason(error)}.")
+    return found, left_out
 
 
 def table(results: Path, what: str) -> str:
@@ -69,21 +76,22 @@ def table(results: Path, what: str) -> str:
     if dataset.endswith(".json"):
         path = results / dataset
         return record_table(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
-    found = read_results(results, dataset)
+    found, left_out = read_results(results, dataset)
     for condition in filters:
         name, _, value = condition.partition("=")
         if name == "usual":
             found = [result for result in found if is_usual(result)]
             continue
         found = [result for result in found if str(result.get(name)) == value]
-    if not found:
-        return NOT_RUN
-    return markdown_table(summary_rows(found)) + "\n"
+    rows = markdown_table(summary_rows(found)) if found else NOT_RUN.rstrip()
+    return "\n\n".join([rows, *left_out]) + "\n"
 
 
 def is_usual(result: Result) -> bool:
     """Whether a run has no fields, noise, epochs or network but those of the settings."""
     seed = int(result["seed"])
+    if result["method"] not in METHODS:
+        return False  # a method of one's own
     spec = planned_spec(result["dataset"], result["method"], result["rho"], result["recipe"], seed=seed)
     return bool(spec.key == result["key"])
 

@@ -17,6 +17,7 @@ PARTS: dict[str, Any] = {
     **dict.fromkeys(("seed", "samples_seen"), int | float),
     "rho": int | float | None,
 }
+LARGEST = 1e30  # no count, time or accuracy is beyond; 1e999 is read as infinity
 HISTORY = (
     *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
     *("unbiased", "aligned", "conflicting", "worst_group", "seconds"),
@@ -59,8 +60,11 @@ def examine(path: Path, key: str) -> Result:
     for name, kind in PARTS.items():
         if not isinstance(result.get(name), kind):
             raise ValueError(f"it has no usable '{name}'")  # noqa: TRY004 (one kind of error for the caller)
-    if not all(value is None or is_number(value) for value in result["metrics"].values()):
-        raise ValueError("its metrics are not all numbers")
+    for name in ("metrics", "seconds", "rows"):
+        if not all(value is None or is_number(value) for value in result[name].values()):
+            raise ValueError(f"its {name} are not all numbers")
+    if None in result["seconds"].values() or not is_number(result["samples_seen"]):
+        raise ValueError("its seconds or samples_seen are not all numbers")
     return result
 
 
@@ -70,8 +74,8 @@ def refuse(constant: str) -> float:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number, truth values aside."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a finite number, truth values aside."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:

@@ -113,26 +113,28 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """One self-contained HTML page from finished runs."""
+    from debiaser.bench.studies.store import gather
     from debiaser.report.page import find_runs, write_page
 
-    runs = find_runs(runs_dir)
-    page = write_page(runs, out or runs_dir / "report.html", studies=found_in(runs_dir))
+    runs, store = find_runs(runs_dir), gather(runs_dir)
+    named = {sentence.partition(":")[0] for sentence in runs.left_out}
+    more = [sentence for sentence in store.left_out if sentence.partition("/result.json")[0] not in named]
+    runs.left_out += [f"Studies: {sentence}" for sentence in more]
+    page = write_page(runs, out or runs_dir / "report.html", studies=found_in(store))
     if as_json:
         print_json({"page": str(page), "runs": len(runs)})
     else:
         typer.echo(f"{len(runs)} runs; the page: {page.resolve()}")
 
 
-def found_in(runs_dir: Path) -> list[dict[str, Any]]:
-    """What every study says of the runs in a folder, at the recipe that most of them have; nothing where none says."""
+def found_in(store: Any) -> list[dict[str, Any]]:
+    """What every study says of these runs, at the recipe that most of them have; nothing where none says."""
     from collections import Counter
 
     from debiaser.bench.studies import STUDIES
-    from debiaser.bench.studies.store import gather
     from debiaser.bench.studies.tally import Scale, findings
     from debiaser.report.studies import page_part
 
-    store = gather(runs_dir)
     recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in ("fast", "paper"))
     if not recipes:
         return []

@@ -43,27 +43,27 @@ def study(
     debug: options.Debug = False,
 ) -> None:
     """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
+    from debiaser.bench.studies.running import Crew
     from debiaser.bench.studies.store import gather
     from debiaser.bench.studies.tally import Scale, missing
 
     if name == "list":
         list_studies(as_json)
         return
-    check_counts({"--seeds": seeds, "--workers": workers, "--epochs": epochs})
+    check_usage(device, {"--seeds": seeds, "--workers": workers, "--epochs": epochs})
     chosen = choose(name, on, only, rho)
     copies, scale = find_copies(results), Scale(recipe, seeds, epochs)
     store = gather(out, copies)
     lacking = missing(chosen, store, scale)
     if commands:
-        show_commands(lacking, out, data, device)
+        show_commands(name, lacking, store, Crew(out, data, device=device), as_json)
     elif dry_run:
         show_plan(name, chosen, lacking, store, workers, as_json)
     else:
+        prepare(figures)
         failures = [] if only_show else make(lacking, chosen, store, scale, out, data, device, workers, quiet)
         show(name, chosen, gather(out, copies), scale, figures, as_json)
-        if failures:
-            listed = "; ".join(f"{each.run.spec.key}: {each.reason}" for each in failures[:3])
-            raise Problem(f"{len(failures)} of {len(lacking)} runs failed: {listed}; the same command tries them again")
+        tell_failures(failures)
 
 
 def find_copies(named: Path | None) -> Path | None:
@@ -73,8 +73,37 @@ def find_copies(named: Path | None) -> Path | None:
     return named or (Path("results") if Path("results").is_dir() else None)
 
 
-def check_counts(counts: dict[str, int | None]) -> None:
-    """Refuse an option that is below 1."""
+def prepare(figures: Path | None) -> None:
+    """The folder for figures: one that cannot be is told before the work, not after."""
+    from debiaser.files import make_folder
+
+    if figures:
+        make_folder(figures)
+
+
+def tell_failures(failures: list[Any]) -> None:
+    """One line for what could not be made."""
+    from debiaser.report.names import plural
+
+    if failures:
+        listed = "; ".join(f"{each.key}: {each.reason}" for each in failures[:3])
+        rest = f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
+        raise Problem(f"{plural(len(failures), 'run')} failed: {listed}{rest}; the same command tries again")
+
+
+def tell_left_out(store: Any) -> None:
+    """A line for each file that cannot count."""
+    for sentence in store.left_out:
+        typer.echo(sentence, err=True)
+
+
+def check_usage(device: str, counts: dict[str, int | None]) -> None:
+    """Refuse a device that is none of ours, and a count that is below 1."""
+    from debiaser.cli.runs import DEVICES
+    from debiaser.errors import known
+
+    if device not in DEVICES:
+        raise known("device", device, DEVICES)
     for option, value in counts.items():
         if value is not None and value < 1:
             raise Misuse(f"{option} must be at least 1, got {value}")
@@ -117,20 +146,26 @@ def list_studies(as_json: bool) -> None:
         show_table(title, ("label", "what", "claim"), rows, False, words=True)
 
 
-def show_commands(lacking: list[Any], out: Path, data: Path | None, device: str) -> None:
+def show_commands(name: str, lacking: list[Any], store: Any, crew: Any, as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
-    from debiaser.bench.studies.running import Crew
+    from debiaser.cli.runs import print_json
 
-    crew = Crew(out, data, device=device)
-    for each in lacking:
-        typer.echo(shlex.join(["debiaser", *crew.words(each)]))
+    tell_left_out(store)
+    lines = [shlex.join(["debiaser", *crew.words(each)]) for each in lacking]
+    if as_json:
+        print_json({"study": name, "commands": lines})
+        return
+    for line in lines:
+        typer.echo(line)
 
 
 def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
     """What would run, and how long from past runs."""
     from debiaser.bench.studies.tally import expected_seconds
     from debiaser.cli.console import duration
+    from debiaser.report.names import plural
 
+    tell_left_out(store)
     past = list(store.all())
     times = [expected_seconds(each.spec, past) for each in lacking]
     known = [each for each in times if each is not None]
@@ -146,11 +181,11 @@ def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, work
     for each, seconds in zip(lacking, times, strict=True):
         told = "unknown" if seconds is None else duration(seconds)
         typer.echo(f"{told:>12}  {shlex.join(['debiaser', *each.words])}")
-    listed = ", ".join(each.label for each in chosen)
-    total = f"about {duration(sum(known) / workers)} with {workers} worker{'s' if workers > 1 else ''}"
-    unknown = len(times) - len(known)
-    total += f", and {unknown} of unknown length" if unknown else ""
-    typer.echo(f"{listed}: {len(lacking)} runs missing" + (f"; {total}, by the pace of past runs" if lacking else ""))
+    listed, unknown = ", ".join(each.label for each in chosen), len(times) - len(known)
+    total = f"; about {duration(sum(known) / workers)} with {plural(workers, 'worker')}, by the pace of past runs"
+    rest = f"; {plural(unknown, 'run')} of unknown length, for there are no past runs on the same data"
+    told = (total if known else "") + (rest if unknown else "")
+    typer.echo(f"{listed}: {plural(len(lacking), 'run')} missing{told}")
 
 
 def make(
@@ -166,8 +201,10 @@ def make(
 ) -> list[Any]:
     """Make the missing runs with progress; what failed comes back."""
     from debiaser.bench.studies.running import Crew, add_parts
+    from debiaser.bench.studies.store import gather
     from debiaser.bench.studies.tally import expected_seconds
     from debiaser.cli.console import LONG, clock, duration, say
+    from debiaser.report.names import plural
 
     def tell(line: str) -> None:
         if not quiet:
@@ -178,7 +215,7 @@ def make(
     whole = sum(each for each in times.values() if each) / workers
     if lacking:
         until = f", until about {clock(whole)}" if whole > LONG else ""
-        tell(f"{len(lacking)} runs" + (f", about {duration(whole)}{until}" if whole else ""))
+        tell(plural(len(lacking), "run") + (f", about {duration(whole)}{until}" if whole else ""))
 
     def ended(run: Any, failure: Any) -> None:
         nonlocal done
@@ -192,8 +229,7 @@ def make(
             tell(f"  {' '.join([f'seed {run.spec.seed}', *run.cell.changes])}, {line}")
 
     failures = Crew(out, data, workers, device, told).make(lacking, ended)
-    add_parts(chosen, out, scale, data, tell)
-    return failures
+    return failures + add_parts(chosen, gather(out).folders, scale, data, tell)
 
 
 def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
@@ -205,24 +241,26 @@ def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | N
     found = [findings(each, store, scale) for each in chosen]
     for each in found:
         show_study(each, as_json)
-    for sentence in store.left_out:
-        typer.echo(sentence, err=True)
+    tell_left_out(store)
     drawn = [path for each in found for path in (write_figures(each, figures) if figures else [])]
     if not as_json:
         for path in drawn:
             typer.echo(f"Drawn: {path}")
-    elif len(found) == 1:
-        print_json({**found[0], "figures": [str(path) for path in drawn], "unusable": list(store.left_out)})
+        return
+    more = {"figures": [str(path) for path in drawn], "unusable": list(store.left_out)}
+    if len(found) == 1:
+        print_json({**found[0], **more})
     else:
         claims = {each["claim"] for each in found}
         whole = "not held" if "not held" in claims else "held" if claims == {"held"} else "not testable"
         cells = [{"study": each["study"], **cell} for each in found for cell in each["cells"]]
-        print_json({"study": name, "claim": whole, "cells": cells, "studies": found})
+        print_json({"study": name, "claim": whole, "cells": cells, "studies": found, **more})
 
 
 def show_study(found: Found, to_stderr: bool) -> None:
     """One study on the screen."""
     from debiaser.cli.console import show_table
+    from debiaser.report.names import plural
     from debiaser.report.studies import text_table
 
     show_table(f"{found['study']}: {found['title']}", *text_table(found), to_stderr)
@@ -234,5 +272,5 @@ def show_study(found: Found, to_stderr: bool) -> None:
         *found["left_out"],
     ]
     if found["not_run"]:
-        lines.append(f"Not run: {len(found['not_run'])} runs; `debiaser study {found['study']} --commands` lists them.")
+        lines.append(f"Not run: {plural(len(found['not_run']), 'run')}; the same command with --commands lists them.")
     typer.echo("\n".join(lines) + "\n", err=to_stderr)

@@ -13,6 +13,11 @@ METHODS = {
 }
 
 
+def plural(number: int, word: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
 def method_name(method: str) -> str:
     """The method as its paper writes it."""
     return METHODS.get(method, method)

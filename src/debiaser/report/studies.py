@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from debiaser.report.names import plural
 from debiaser.report.tables import count, duration, spread
 
 Found = dict[str, Any]
@@ -33,6 +34,8 @@ def text_row(cell: Found, several: bool, printed: bool) -> list[str]:
     """One cell as text."""
     published = value(cell, cell["published"], cell["published_std"]) if printed else ""
     difference = "–" if cell["difference"] is None else f"{cell['difference']:+,.{digits(cell)}f}"
+    if cell["metric"] == "seconds" and cell["difference"] is not None:
+        difference += " s"
     row = [
         cell["name"],
         *([cell["place"]] if several else []),
@@ -46,10 +49,9 @@ def value(cell: Found, mean: float | None, deviation: float | None) -> str:
     """A number as its metric is written: accuracies with two digits, counts whole, times as durations."""
     if mean is None:
         return "–"
-    if cell["metric"] == "seconds":
-        return duration(mean)
-    if cell["metric"] in WHOLE:
-        return count(mean)
+    if cell["metric"] in (*WHOLE, "seconds"):
+        written = count if cell["metric"] in WHOLE else duration
+        return written(mean) + ("" if deviation is None else f" ± {written(deviation)}")
     if abs(mean) >= LARGE:
         return f"{mean:.3g}" + ("" if deviation is None else f" ± {deviation:.2g}")
     return spread(mean, deviation, digits(cell))
@@ -84,7 +86,8 @@ def markdown(found: Found) -> str:
     if found["not_run"]:
         runs = found["not_run"]
         listed = "\n".join(f"debiaser {each}" for each in runs)
-        parts.append(f"<details><summary>Not run: {len(runs)} runs</summary>\n\n```sh\n{listed}\n```\n\n</details>")
+        told = f"Not run: {plural(len(runs), 'run')}"
+        parts.append(f"<details><summary>{told}</summary>\n\n```sh\n{listed}\n```\n\n</details>")
     return "\n\n".join(parts)
 
 

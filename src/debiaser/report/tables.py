@@ -23,7 +23,17 @@ HEADINGS = {
 def settings(result: Result) -> dict[str, Any]:
     """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names."""
     spec = result["spec"]
-    flat: dict[str, Any] = {"protocol": result["protocol"], "net": spec.get("net"), "weights": spec.get("weights")}
+    own_data = "data_seed" in spec and spec["data_seed"] != result.get("seed")
+    flat: dict[str, Any] = {
+        "protocol": result["protocol"],
+        "net": spec.get("net"),
+        "weights": spec.get("weights"),
+        "precision": spec.get("precision", "32"),
+        "augment": spec.get("augment", "as usual"),
+        "processes": spec.get("world_size", 1),
+        "code": str(spec.get("code", ""))[:10],
+        "data_seed": spec["data_seed"] if own_data else "as the seed",
+    }
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
         chosen = spec.get(name)
         if isinstance(chosen, dict):

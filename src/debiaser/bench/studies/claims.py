@@ -7,6 +7,7 @@ from itertools import pairwise
 from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
 
 LARGE = 1e4  # from here on numbers are written with a power of ten
+FINE = 1.5  # numbers below are shares, which want more digits
 Finding = tuple[bool, str]  # whether it holds at one place, and the numbers
 Rule = Callable[[Sequence[Tally]], Finding | None]  # None: cannot be said, runs are missing
 
@@ -28,9 +29,13 @@ def combined(found: dict[Place, Finding | None]) -> Verdict:
     rest = f" Not run: {', '.join(missing)}." if missing else ""
     if not said:
         return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
-    words = "; ".join(f"{at(place)}: {text}" for place, (_, text) in said.items())
-    tested = f"in {len(said)} of {len(found)} places" if missing else ""
-    return Verdict(HELD if all(good for good, _ in said.values()) else NOT_HELD, f"{words}.{rest}", tested)
+    words = "; ".join(f"{at(place)}{'' if good else ' (not held)'}: {text}" for place, (good, text) in said.items())
+    failed = sum(not good for good, _ in said.values())
+    run = "that have runs" if missing else ""
+    if failed:
+        tested = f"in {failed} of {len(said)} places {run}".rstrip() if len(found) > 1 else ""
+        return Verdict(NOT_HELD, f"{words}.{rest}", tested)
+    return Verdict(HELD, f"{words}.{rest}", f"in {len(said)} of {len(found)} places" if missing else "")
 
 
 def number(tally: Tally, digits: int = 2) -> str:
@@ -43,6 +48,13 @@ def number(tally: Tally, digits: int = 2) -> str:
 def named(tally: Tally, digits: int = 2) -> str:
     """`PGD 97.52 ± 0.07`."""
     return f"{tally.cell.name} {number(tally, digits)}"
+
+
+def difference(one: Tally, two: Tally) -> str:
+    """`PGD 97.52 ± 0.07, Vanilla 50.80 ± 1.54, difference +46.72`."""
+    digits = 4 if max(abs(one.mean), abs(two.mean)) < FINE else 2
+    form = f"+.{digits}f" if abs(one.mean) < LARGE else "+.3g"
+    return f"{named(one, digits)}, {named(two, digits)}, difference {one.mean - two.mean:{form}}"
 
 
 def find(tallies: Iterable[Tally], name: str) -> Tally | None:
@@ -75,15 +87,26 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
 
 
 def above(name: str, other: str, by: float = 0.0) -> Rule:
-    """One cell's mean is above another's by at least so many points (a negative number: not lower by more)."""
+    """One cell's mean is above another's, by at least so many points (a negative number: not lower by more)."""
 
     def rule(here: Sequence[Tally]) -> Finding | None:
         one, two = find(here, name), find(here, other)
         if one is None or two is None:
             return None
         ahead = one.mean - two.mean
-        form = "+.2f" if abs(one.mean) < LARGE else "+.3g"
-        return ahead >= by, f"{named(one)}, {named(two)}, difference {ahead:{form}}"
+        return ahead >= by and (ahead > 0 or by < 0), difference(one, two)
+
+    return rule
+
+
+def within(name: str, other: str, by: float) -> Rule:
+    """Two cells' means are at most so many points apart, whichever is the higher."""
+
+    def rule(here: Sequence[Tally]) -> Finding | None:
+        one, two = find(here, name), find(here, other)
+        if one is None or two is None:
+            return None
+        return abs(one.mean - two.mean) <= by, difference(one, two)
 
     return rule
 
@@ -135,7 +158,7 @@ def share_of(name: str, whole: str, at_most: float) -> Rule:
         part, all_of_it = find(here, name), find(here, whole)
         if part is None or all_of_it is None:
             return None
-        share = part.mean / all_of_it.mean
+        share = part.mean / all_of_it.mean if all_of_it.mean else math.inf
         return share <= at_most, f"{part.cell.name} is {share * 100:.1f}% of {all_of_it.cell.name}"
 
     return rule

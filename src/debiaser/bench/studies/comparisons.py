@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from debiaser.bench.studies.claims import Finding, above, best, both, everywhere, longer_with_more, share_of, superior
+from debiaser.bench.studies.claims import (
+    Finding,
+    above,
+    best,
+    both,
+    everywhere,
+    longer_with_more,
+    share_of,
+    superior,
+    within,
+)
 from debiaser.bench.studies.study import Cell, Study, Tally
 from debiaser.report.names import method_name
 
@@ -82,15 +92,22 @@ real_3 = Study(
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
 )
 
+
+def harmless(here: Sequence[Tally]) -> Finding | None:
+    """PGD is within a point of Vanilla on Colored MNIST; elsewhere it may be above it by more."""
+    rule = within("PGD", "Vanilla", 1.0) if here[0].cell.dataset == "cmnist" else above("PGD", "Vanilla", by=-1.0)
+    return rule(here)
+
+
 natural = Study(
     "natural",
     "Study 6: data without a bias",
-    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it on CIFAR-10 (D31).",
+    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
     (
         *(cell(m, "cmnist", 0.9) for m in ("vanilla", "lff", "disen", "pgd")),
         *(cell(m, "cifar10") for m in ("vanilla", "pgd")),
     ),
-    everywhere(above("PGD", "Vanilla", by=-1.0)),
+    everywhere(harmless),
     "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
     "about five deviations (D31).",
 )

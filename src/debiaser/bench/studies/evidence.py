@@ -11,6 +11,12 @@ EDGES = [f"[{k / BINS:.1f},{(k + 1) / BINS:.1f}{']' if k == BINS - 1 else ')'}" 
 LARGE = range(BINS // 2, BINS)  # the bins that the paper prints in bold
 KINDS = ("aligned", "conflicting")
 
+
+def norm_cell(name: str, rho: float, reads: str, metric: str) -> Cell:
+    """Something about the gradient norms of PGD's biased model, for which the paper has no number."""
+    return Cell(name, "cmnist", "pgd", rho, reads=reads, metric=metric, printed=False)
+
+
 ab_hist = Study(
     "ab_hist",
     "Histograms of gradient norms",
@@ -20,8 +26,8 @@ ab_hist = Study(
         each
         for rho in CMNIST_RHOS
         for each in (
-            *(Cell(f"mean norm, {k}", "cmnist", "pgd", rho, reads=f"histogram.mean.{k}", printed=False) for k in KINDS),
-            Cell("AUROC of norms", "cmnist", "pgd", rho, reads="metrics.score_auroc", printed=False),
+            *(norm_cell(f"mean norm, {k}", rho, f"histogram.mean.{k}", "norm") for k in KINDS),
+            norm_cell("AUROC of norms", rho, "metrics.score_auroc", "auroc"),
         )
     ),
     everywhere(
@@ -30,8 +36,8 @@ ab_hist = Study(
             lambda here: over(find(here, "AUROC of norms"), 0.9),
         )
     ),
-    "Norms over the largest one, as in the paper, which prints no numbers here. Which rows conflict is known to the "
-    "figure, not to the method.",
+    "Norms of the biased model over the largest one, as in the paper, which prints no numbers here. Which rows go "
+    "against the shortcut is known to the figure, not to the method.",
     figure="histograms",
 )
 
@@ -50,17 +56,18 @@ def bin_cell(kind: str, number: int) -> Cell:
 
 
 def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:
-    """With colour as the target: PGD above 90% and not more than a point below Vanilla, as is LfF by more than chance.
+    """With colour as the target: PGD above 90% and not more than a point below Vanilla.
 
-    Where the norms were counted: in the upper half no more conflicting rows than aligned ones.
+    Where the table counts the norms: in the upper half no more conflicting rows than aligned ones.
     """
     treated, plain = find(here, "PGD (colour)"), find(here, "Vanilla (colour)")
-    if treated is None or plain is None:
+    counts = [each for each in here if each.cell.metric == "samples"]
+    if treated is None or plain is None or not all(counts):
         return None
     good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}"
-    counted = {kind: [find(here, f"rows, {kind} {EDGES[k]}") for k in LARGE] for kind in KINDS}
-    if all(each is not None for bins in counted.values() for each in bins):
-        aligned, conflicting = (sum(each.mean for each in counted[kind] if each) for kind in KINDS)
+    if counts:
+        upper = {kind: {f"rows, {kind} {EDGES[k]}" for k in LARGE} for kind in KINDS}
+        aligned, conflicting = (sum(each.mean for each in counts if each.cell.name in upper[kind]) for kind in KINDS)
         good = good and conflicting <= aligned
         text += f", norms above half of the largest: {aligned:.0f} aligned rows, {conflicting:.0f} conflicting"
     return good, text
@@ -74,8 +81,9 @@ def judge_colour(tallies: Sequence[Tally]) -> Verdict:
 second_easiest = Study(
     "second_easiest",
     "Appendix: colour as the target, and its table stat_reverse",
-    "With colour as the target PGD is above 90% and within a point of Vanilla, and no more conflicting than aligned "
-    "rows have norms above half of the largest: PGD does not just learn the second-easiest feature.",
+    "With colour as the target PGD is above 90% and not more than a point below Vanilla, and at rho 0.5% no more "
+    "conflicting than aligned rows have norms above half of the largest: PGD does not just learn the second-easiest "
+    "feature.",
     (
         *(
             cell(m, "cmnist-colour", rho, name=f"{name} (colour)")
@@ -106,6 +114,7 @@ invq_compare = Study(
         for m, name in (("vanilla", "Vanilla"), ("pgd", "PGD"))
     ),
     everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
-    "Last layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
+    "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
+    "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
     "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
 )

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +10,16 @@ from pathlib import Path
 from debiaser.bench.studies.study import Study
 from debiaser.bench.studies.tally import Missing, Scale
 from debiaser.children import python, surroundings
+from debiaser.errors import Problem
 
 Tell = Callable[[Missing, str], None]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that could not be made, and why, in one line."""
+    """A run that could not be made or measured, and why, in one line."""
 
-    run: Missing
+    key: str
     reason: str
 
 
@@ -69,13 +70,18 @@ class Crew:
                     said = each.strip()
                     self.told(run, said)
         live.discard(process)
-        return None if process.returncode == 0 else Failure(run, said.removeprefix("debiaser: ") or "it said nothing")
+        return None if process.returncode == 0 else Failure(run.spec.key, why(process.returncode, said))
 
     def words(self, run: Missing) -> list[str]:
         """The whole command, without the program."""
         where = ["--data", str(self.data)] if self.data else []
         device = ["--device", self.device] if self.device != "auto" else []
         return [*run.words, *where, *device, "--out", str(self.out)]
+
+
+def why(code: int, said: str) -> str:
+    """Why a process failed: what it said last, unless it was killed and could say nothing of that."""
+    return f"signal {-code} ended it" if code < 0 else said.removeprefix("debiaser: ") or "it said nothing"
 
 
 def threads(workers: int) -> dict[str, str]:
@@ -91,8 +97,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def add_parts(studies: Sequence[Study], out: Path, scale: Scale, data: Path | None, say: Callable[[str], None]) -> None:
-    """Give finished runs the parts that are measured afterwards: the Fisher information, at the model they kept."""
+def add_parts(
+    studies: Sequence[Study], folders: Mapping[str, Path], scale: Scale, data: Path | None, say: Callable[[str], None]
+) -> list[Failure]:
+    """Give finished runs the parts that are measured afterwards: the Fisher information, at the model they kept.
+
+    `folders`: where each run is, by its key. What could not be measured comes back.
+    """
     from debiaser.bench.results import read_result
 
     wanted = {
@@ -102,12 +113,17 @@ def add_parts(studies: Sequence[Study], out: Path, scale: Scale, data: Path | No
         if cell.part == "fisher"
         for seed in scale.of(study)
     }
-    for key in sorted(wanted):
-        folder = out / key
+    failures = []
+    for key in sorted(wanted & set(folders)):
+        folder = folders[key]
         result = read_result(folder)
         if result is None or "fisher" in result or not (folder / "model.safetensors").is_file():
             continue
         from debiaser.bench.fisher import add_fisher
 
         say(f"the inverse Fisher information of {key}")
-        add_fisher(folder, result, data)
+        try:
+            add_fisher(folder, result, data)
+        except Problem as problem:
+            failures.append(Failure(key, str(problem)))
+    return failures

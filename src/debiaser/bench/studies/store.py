@@ -10,7 +10,7 @@ from typing import Any
 from debiaser.bench.measures import PARTS, measured
 from debiaser.bench.results import Result, examine
 from debiaser.bench.settings import SETTINGS
-from debiaser.bench.spec import Spec, digest_of
+from debiaser.bench.spec import UNSAID, UNSAID_FIELDS, Spec, digest_of
 from debiaser.bench.studies.study import Cell
 
 SEEDS = ("seed", "data_seed")
@@ -44,7 +44,18 @@ class Store:
 
 def signature(plain: Mapping[str, Any]) -> str:
     """A spec without its seeds, as text: what runs must share to be averaged."""
-    return json.dumps({name: value for name, value in plain.items() if name not in SEEDS}, sort_keys=True)
+    return json.dumps(seedless(plain), sort_keys=True)
+
+
+def seedless(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec without its seeds; a seed of the data stays where it is not the run's, for that is another protocol."""
+    dropped = ("seed",) if own_data_seed(plain) else SEEDS
+    return {name: value for name, value in plain.items() if name not in dropped}
+
+
+def own_data_seed(plain: Mapping[str, Any]) -> bool:
+    """Whether the data was drawn with another seed than the run's."""
+    return bool("data_seed" in plain and plain["data_seed"] != plain.get("seed"))
 
 
 def gather(runs: Path, copies: Path | None = None) -> Store:
@@ -54,10 +65,9 @@ def gather(runs: Path, copies: Path | None = None) -> Store:
     left_out: list[str] = []
     for path, key, shown in [*run_files(runs), *copy_files(copies)]:
         try:
-            result = examine(path, key)
-            check_spec(result)
+            result = checked(path, key)
         except (OSError, ValueError, RecursionError) as error:
-            left_out.append(f"{shown} was left out: {error}.")
+            left_out.append(f"{shown} was left out: {reason(error)}.")
             continue
         if path.name == "result.json" and PARTS[0] not in result:  # made before runs kept these parts
             result |= measured(path.parent)
@@ -65,9 +75,9 @@ def gather(runs: Path, copies: Path | None = None) -> Store:
         first = same.setdefault(int(result["seed"]), result)
         if path.name == "result.json":
             folders.setdefault(key, path.parent)
-        if first is not result:
-            if first["metrics"] != result["metrics"]:
-                left_out.append(f"{shown} was left out: the same run is there with other numbers.")
+        if first["metrics"] != result["metrics"]:
+            left_out.append(f"{shown} was left out: the same run is there with other numbers.")
+        elif first is not result:
             same[int(result["seed"])] = {**result, **first}  # a copy may know what an old folder does not
     return Store(found, folders, tuple(left_out))
 
@@ -94,40 +104,54 @@ def copy_files(copies: Path | None) -> list[tuple[Path, str, str]]:
     ]
 
 
-def check_spec(result: Result) -> None:
-    """A ValueError if the spec in a result is not the one that its key was made of."""
+def reason(error: Exception) -> str:
+    """Why a file is no result, in a few words and without a path of this machine."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+
+
+def checked(path: Path, key: str) -> Result:
+    """The result in a file; a ValueError if it is none, or its spec is not the one that its key was made of."""
+    result = examine(path, key)
     spec = result["spec"]
     if digest_of(spec) != str(result["key"]).rpartition("-")[2]:
         raise ValueError("its settings are not those that its key was made of")
     if not isinstance(result["seed"], int) or spec.get("seed") != result["seed"]:
         raise ValueError("its seed is not that of its settings")
+    return result
 
 
-def strangers(store: Store, cells: Iterable[Cell], planned: set[str], recipe: str) -> list[str]:
-    """A sentence for each result that looks like a cell's but was made otherwise, and is therefore not averaged.
+def strangers(store: Store, specs: Iterable[Spec], planned: frozenset[str]) -> list[str]:
+    """A sentence for each result that looks like one of these runs but was made otherwise, and is not averaged.
 
-    `planned`: the signatures of every cell of every study, whose results have places of their own.
+    `planned`: the signatures of every cell of every study, whose results have places of their own. What differs is
+    told beside the run that is most alike.
     """
-    wanted: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for cell in cells:
-        spec = cell.spec(recipe, 0)
-        wanted.setdefault((cell.dataset, cell.method, spec.rho, cell.noise), spec.plain())
+    wanted: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for spec in specs:
+        alike = (spec.dataset, spec.method, spec.rho, spec.noise, spec.recipe.name)
+        wanted.setdefault(alike, []).append(spec.plain())
     said = []
     for text, seeds in store.results.items():
         first = next(iter(seeds.values()))
-        like = (first["dataset"], first["method"], first["rho"], first["spec"].get("noise"))
-        if text in planned or like not in wanted or first["recipe"] != recipe:
+        like = (first["dataset"], first["method"], first["rho"], first["spec"].get("noise"), first["recipe"])
+        if text in planned or like not in wanted:
             continue
-        keys = ", ".join(str(result["key"]) for result in seeds.values())
-        said.append(f"{keys} was left out: another protocol ({', '.join(differing(wanted[like], first['spec']))}).")
+        keys = [str(result["key"]) for result in seeds.values()]
+        others = min((differing(spec, first["spec"]) for spec in wanted[like]), key=len)
+        were = "was" if len(keys) == 1 else "were"
+        said.append(f"{', '.join(keys)} {were} left out: another protocol ({', '.join(others)}).")
     return said
 
 
 def differing(usual: Mapping[str, Any], spec: Mapping[str, Any], above: str = "") -> list[str]:
-    """`recipe.epochs 1 instead of 10`, for every setting in which two specs differ, seeds aside."""
-    said = []
+    """`recipe.epochs 1 instead of 10`, for every setting in which two specs differ, the run's seed aside."""
+    said = [f"data_seed {spec['data_seed']} with seed {spec['seed']}"] if own_data_seed(spec) else []
     for name in sorted({*usual, *spec} - set(SEEDS)):
-        one, other = usual.get(name), spec.get(name)
+        one, other = (each.get(name, (UNSAID | UNSAID_FIELDS).get(name)) for each in (usual, spec))
         if isinstance(one, dict) and isinstance(other, dict):
             said += differing(one, other, f"{above}{name}.")
         elif one != other:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from debiaser.bench.paper import Published, published
+from debiaser.bench.results import is_number
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec, planned_spec
 
@@ -129,15 +130,18 @@ class Study:
         """The study on another dataset, where the paper has no numbers: what it does on the first of its own.
 
         Of several rho with a whole comparison each, one is enough: the first, or the dataset's usual one if larger.
+        A sweep keeps its places. Without cells where the study means its own dataset.
         """
         first, usual = self.cells[0], SETTINGS[dataset].rho
-        cells = [cell for cell in self.cells if cell.place == first.place]
-        rho = None if usual is None or first.rho is None else max(usual, first.rho)
-        moved = [replace(cell, rho=rho) for cell in cells]
-        if len(cells) < 3:  # a sweep: its places are its point
-            moved = [cell for cell in self.cells if cell.dataset == first.dataset]
+        if first.dataset == "cmnist-colour":  # nowhere else is the colour asked for
+            return replace(self, cells=())
+        sweep = self.figure == "lines"
+        cells = [each for each in self.cells if (each.dataset == first.dataset if sweep else each.place == first.place)]
+        if usual is None or len({cell.rho for cell in cells}) == 1:
+            rho = None if usual is None or first.rho is None else max(usual, first.rho)
+            cells = [replace(cell, rho=rho) for cell in cells if cell.rho == first.rho]
         own: dict[str, Any] = {"dataset": dataset, "net": None, "options": (), "printed": False}
-        return replace(self, cells=tuple(replace(cell, **own) for cell in moved))
+        return replace(self, cells=tuple(replace(cell, **own) for cell in cells))
 
     def only(self, dataset: str | None = None, rho: float | None = None) -> "Study":
         """The cells of one dataset or rho alone."""
@@ -152,10 +156,10 @@ def read(result: dict[str, Any], path: str) -> float | None:
     found: Any = result
     for name in path.split("."):
         if isinstance(found, list):
-            found = found[int(name)] if int(name) < len(found) else None
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
         else:
             found = found.get(name) if isinstance(found, dict) else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    return float(found) if is_number(found) else None
 
 
 def places(tallies: Iterable[Tally]) -> dict[Place, list[Tally]]:

@@ -10,6 +10,7 @@ from debiaser.bench.results import Result
 from debiaser.bench.spec import Spec
 from debiaser.bench.studies.store import Store, signature, strangers
 from debiaser.bench.studies.study import Cell, Study, Tally, at, read
+from debiaser.report.names import plural
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
     """What a study says, as plain values."""
     tallies = tally(study, store, scale)
     verdict = study.judge(tallies)
-    own = {signature(cell.spec(scale.recipe, 0, scale.epochs).plain()) for cell in study.cells}
+    specs = [cell.spec(scale.recipe, 0, scale.epochs) for cell in study.cells]
+    known = planned(scale.recipe, scale.epochs) | {signature(spec.plain()) for spec in specs}
     lacking = missing([study], store, scale)
     return {
         "study": study.label,
@@ -91,7 +93,7 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
         "not_run": [" ".join(each.words) for each in lacking],
-        "left_out": strangers(store, study.cells, set(planned(scale.recipe, scale.epochs)) | own, scale.recipe),
+        "left_out": strangers(store, specs, known),
     }
 
 
@@ -140,7 +142,7 @@ def histograms(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for tally in tallies:
         for seed, result in zip(tally.seeds, tally.results, strict=True):
-            if "histogram" in result:
+            if result.get("histogram"):
                 found.setdefault(at(tally.cell.place), {"seed": seed, **result["histogram"]})
     return [{"place": place, **each} for place, each in found.items()]
 
@@ -149,13 +151,15 @@ def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
     """`recipe fast, 1,080,000 samples seen a run, 1 to 3 runs a cell`."""
     counts = sorted({len(each.values) for each in tallies if each})
     seen = sorted({int(result["samples_seen"]) for each in tallies for result in each.results})
-    words = [
-        f"recipe {scale.recipe}"
-        + (f" with {scale.epochs} epoch{'s' if scale.epochs > 1 else ''} a stage" if scale.epochs else "")
-    ]
+    words = [f"recipe {scale.recipe}{shortened(scale)}"]
     words += [f"{between(seen)} training samples seen a run"] if seen else []
     words += [f"{between(counts)} run{'s' if counts[-1] > 1 else ''} a cell"] if counts else ["no runs"]
     return ", ".join(words)
+
+
+def shortened(scale: Scale) -> str:
+    """` with 1 epoch a stage`, where that is asked for."""
+    return f" with {plural(scale.epochs, 'epoch')} a stage" if scale.epochs else ""
 
 
 def between(numbers: Sequence[int]) -> str:
@@ -171,6 +175,8 @@ AVERAGES = {
     "seconds": "seconds of wall time",
     "samples": "number of training rows",
     "fisher_trace": "trace of the damped inverse",
+    "norm": "gradient norm over the largest gradient norm, as a mean over training rows of a kind",
+    "auroc": "AUROC: how often, of two training rows, the conflicting one has the larger norm (from 0 to 1)",
 }
 
 
@@ -178,8 +184,9 @@ def protocol(study: Study, tallies: Sequence[Tally], scale: Scale) -> str:
     """Recipe, selection rule, what the numbers are, and what the study itself has to say."""
     metrics = list(dict.fromkeys(AVERAGES.get(each.cell.metric, each.cell.metric) for each in tallies))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
-    numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds, data drawn anew for each"
-    return f"Recipe `{scale.recipe}`; {rule}. {numbers}. {study.protocol}".strip()
+    numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds"
+    data = "where we put the bias in, the data is drawn anew for each seed"
+    return f"Recipe `{scale.recipe}`{shortened(scale)}; {rule}. {numbers}; {data}. {study.protocol}".strip()
 
 
 ONE_STAGE = ("vanilla", "lff", "disen")
