@@ -11,6 +11,7 @@ from debiaser.bench.experiment import EVALUATION_BATCH, load
 from debiaser.bench.results import Result
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import Spec
+from debiaser.bench.studies.evidence import DAMPINGS
 from debiaser.errors import Problem
 from debiaser.files import UNREADABLE, write_json
 from debiaser.learn.checkpoint import read_tensors
@@ -19,8 +20,6 @@ from debiaser.learn.normalise import normalised
 from debiaser.learn.outputs import look
 from debiaser.learn.recipe import Recipe
 from debiaser.theory.fisher import head_fisher, inverse_trace
-
-DAMPINGS = ("1e-6", "1e-4", "1e-2")
 
 
 def add_fisher(folder: Path, result: Result, data: Path | None = None, device: str = "cpu") -> Result:

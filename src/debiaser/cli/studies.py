@@ -19,7 +19,10 @@ def study(
     name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours, all, or list.")],
     recipe: options.RecipeName = "fast",
     seeds: Annotated[
-        int | None, typer.Option(help="Runs per cell, with seeds from 0 on; else one is made and all there are shown.")
+        int | None,
+        typer.Option(
+            help="Runs per cell, with seeds from 0 on (trials: ten at least); else one is made and all there are shown."
+        ),
     ] = None,
     epochs: options.Epochs = None,
     only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
