@@ -22,7 +22,7 @@ from debiaser.errors import Problem
 from debiaser.report import figures, pictures
 from debiaser.report.page import find_runs, write_page
 from debiaser.report.sheet import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
-from debiaser.report.tables import duration, summary_rows, text_table
+from debiaser.report.tables import duration, settings, summary_rows, text_table
 from debiaser.report.words import finding, percent, score_words
 
 PALETTE = np.random.default_rng(7).integers(60, 256, (10, 3))
@@ -404,3 +404,11 @@ def test_many_pixels_are_averaged_and_few_shown_as_they_are(tmp_path: Path) -> N
     sheet = np.asarray(Image.open(write_sheet(tmp_path / "sheet.png", ["a"], [("row", [board])])))
     middle = sheet[HEAD + 10 : HEAD + 50, MARGIN + 10 : MARGIN + 50]
     assert ((middle > 100) & (middle < 155)).all(), "grey, not the one pixel in four that was hit"
+
+
+def test_the_lengths_of_stages_are_told_one_by_one() -> None:
+    recipe = {"epochs": 10, "stages": {"biased": {"epochs": 4, "lr": 0.02}, "debiased": {}}}
+    told = settings({"protocol": 1, "seed": 0, "spec": {"recipe": recipe}})
+    assert (told["biased.epochs"], told["biased.lr"], told["debiased.epochs"]) == (4, 0.02, 10)
+    assert "recipe.stages" not in told
+    assert "recipe.epochs" in settings({"protocol": 1, "seed": 0, "spec": {"recipe": {**recipe, "stages": 3}}})

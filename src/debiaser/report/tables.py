@@ -38,7 +38,18 @@ def settings(result: Result) -> dict[str, Any]:
         chosen = spec.get(name)
         if isinstance(chosen, dict):
             flat.update({f"{prefix}{key}": value for key, value in chosen.items()})
-    return flat
+    return flat | _of_stages(flat.pop("recipe.stages", None), flat.get("recipe.epochs"))
+
+
+def _of_stages(stages: Any, epochs: Any) -> dict[str, Any]:
+    """`biased.epochs`, ...: what a recipe says of each stage, with its usual length where it says none."""
+    told = stages if isinstance(stages, dict) else {}
+    return {
+        f"{stage}.{name}": value
+        for stage, changed in told.items()
+        if isinstance(changed, dict)
+        for name, value in {"epochs": epochs, **changed}.items()
+    }
 
 
 def place(result: Result) -> tuple[str, float | None, float, str]:
