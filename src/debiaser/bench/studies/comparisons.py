@@ -113,8 +113,8 @@ natural = Study(
     everywhere(harmless),
     "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
     "about five deviations (D31). Drawn by the norms of clean pictures, training rests on one to three thousand rows "
-    "and loses more than that, with the recipe `paper` too; drawn by the norms of augmented ones, as in the released code "
-    "(D8), it loses about what the paper says.",
+    "and loses more than that, with the recipe `paper` too; drawn by the norms of augmented ones, as in the released "
+    "code (D8), it loses about what the paper says.",
 )
 
 STEPS = {"biased": "step 1", "score": "step 2", "debiased": "step 3"}
