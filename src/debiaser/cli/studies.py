@@ -20,9 +20,7 @@ def study(
     recipe: options.RecipeName = "fast",
     seeds: Annotated[
         int | None,
-        typer.Option(
-            help="Runs per cell, with seeds from 0 on (trials: ten at least); else one is made and all there are shown."
-        ),
+        typer.Option(help="Runs per cell, seeds from 0 on (trials: ten at least); else one, and all are shown."),
     ] = None,
     epochs: options.Epochs = None,
     only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
