@@ -86,29 +86,29 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
     return rule
 
 
-def above(name: str, other: str, by: float = 0.0) -> Rule:
-    """One cell's mean is above another's, by at least so many points (a negative number: not lower by more)."""
+def of_two(name: str, other: str, compare: Callable[[Tally, Tally], Finding]) -> Rule:
+    """What a comparison says of two cells, where both have runs."""
 
     def rule(here: Sequence[Tally]) -> Finding | None:
         one, two = find(here, name), find(here, other)
-        if one is None or two is None:
-            return None
+        return None if one is None or two is None else compare(one, two)
+
+    return rule
+
+
+def above(name: str, other: str, by: float = 0.0) -> Rule:
+    """One cell's mean is above another's, by at least so many points (a negative number: not lower by more)."""
+
+    def compare(one: Tally, two: Tally) -> Finding:
         ahead = one.mean - two.mean
         return ahead >= by and (ahead > 0 or by < 0), difference(one, two)
 
-    return rule
+    return of_two(name, other, compare)
 
 
 def within(name: str, other: str, by: float) -> Rule:
     """Two cells' means are at most so many points apart, whichever is the higher."""
-
-    def rule(here: Sequence[Tally]) -> Finding | None:
-        one, two = find(here, name), find(here, other)
-        if one is None or two is None:
-            return None
-        return abs(one.mean - two.mean) <= by, difference(one, two)
-
-    return rule
+    return of_two(name, other, lambda one, two: (abs(one.mean - two.mean) <= by, difference(one, two)))
 
 
 def both(*rules: Rule) -> Rule:
@@ -154,14 +154,11 @@ def lowest(name: str, among: Sequence[str]) -> Rule:
 def share_of(name: str, whole: str, at_most: float) -> Rule:
     """One cell's mean is at most this share of another's."""
 
-    def rule(here: Sequence[Tally]) -> Finding | None:
-        part, all_of_it = find(here, name), find(here, whole)
-        if part is None or all_of_it is None:
-            return None
+    def compare(part: Tally, all_of_it: Tally) -> Finding:
         share = part.mean / all_of_it.mean if all_of_it.mean else math.inf
         return share <= at_most, f"{part.cell.name} is {share * 100:.1f}% of {all_of_it.cell.name}"
 
-    return rule
+    return of_two(name, whole, compare)
 
 
 def longer_with_more(name: str, other: str) -> Rule:
