@@ -23,7 +23,7 @@ from debiaser.methods.task import Task
 from kills import Kill, KillAt
 
 
-@pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight"}])
+@pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight", "rate": 0.2}])
 def test_interrupted_is_the_same_as_undisturbed(
     variant: dict[str, object], tiny_task: Callable[..., Task], tmp_path: Path
 ) -> None:
@@ -146,6 +146,7 @@ def test_recipes_are_checked() -> None:
         Recipe(stages={"biased": {"rate": 1}})
     recipe = Recipe(epochs=10, stages={"biased": {"epochs": 4, "lr": 0.5}})
     assert recipe.of_stage("biased").epochs == 4 and recipe.of_stage("biased").lr == 0.5
+    assert recipe.of_stage("biased", rate=0.2).lr == pytest.approx(0.1) and recipe.of_stage("biased", 2).lr == 0.5
     assert recipe.of_stage("debiased").epochs == 10 and recipe.of_stage("vanilla", 2).epochs == 20
     assert recipe.with_epochs(3).of_stage("biased").epochs == 3 and recipe.with_epochs(3).of_stage("biased").lr == 0.5
 

@@ -33,10 +33,10 @@ def data() -> Split:
     return Split.of(torch.randn(ROWS, 5, dtype=torch.float64), torch.randint(0, CLASSES, (ROWS,)))
 
 
-def objective(split: Split, gradient: bool = False, alpha: float | None = 0.7, ema: float = 0.7) -> Failure:
+def objective(split: Split, gradient: bool = False, relative: bool = True) -> Failure:
     biased, debiased = network(1), network(2)
     heads = find_heads(Task(split, network), biased, debiased) if gradient else None
-    return Failure(biased, debiased, split.y, gce(alpha, extra_q=True), ema, heads).double()
+    return Failure(biased, debiased, split.y, gce(0.7, extra_q=True), 0.7, heads, relative).double()
 
 
 def scores_by_definition(model: nn.Module, batch: Batch, gradient: bool) -> list[float]:
@@ -64,16 +64,16 @@ class ByHand:
         return torch.tensor([self.mean[row] / largest[y] for row, y in pairs], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("gradient", [False, True])
-def test_both_networks_get_the_gradients_of_the_definition(gradient: bool) -> None:
+@pytest.mark.parametrize(("gradient", "relative"), [(False, True), (True, True), (False, False), (True, False)])
+def test_both_networks_get_the_gradients_of_the_definition(gradient: bool, relative: bool) -> None:
     split = data()
-    found = objective(split, gradient)
+    found = objective(split, gradient, relative)
     biased, debiased = ByHand(split.y), ByHand(split.y)
     for rows in BATCHES:
         batch = split.batch(torch.tensor(rows))
         u_b = biased.relative(batch, scores_by_definition(found.biased, batch, gradient))
         u_d = debiased.relative(batch, scores_by_definition(found.model, batch, gradient))
-        weight = u_b / (u_b + u_d + 1e-8)
+        weight = u_b / (u_b + u_d + 1e-8) if relative else u_b
         f = found.biased(batch.x).softmax(1)[range(len(batch)), batch.y]
         loss_b = (0.7 * f.detach() ** 0.7 * -f.log()).mean()  # the authors' form of GCE, which has this gradient
         g = found.model(batch.x).softmax(1)[range(len(batch)), batch.y]
@@ -133,7 +133,7 @@ def test_every_field_is_in_the_key_of_the_stage(tiny_task: Callable[..., Task]) 
     """Runs that differ in a field never share a stage."""
     keys = set()
     changes = [{}, {"alpha": 0.5}, {"alpha": None}, {"extra_q": False}, {"ema": 0.5}, {"score": "gradient"}]
-    changes += [{"length": 2}, {"augment": False}]
+    changes += [{"length": 2}, {"augment": False}, {"relative": False}]
     for change in changes:
         task = tiny_task()
         LfF(**change).fit(task)

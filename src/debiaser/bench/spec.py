@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
 # As usual, these are no part of a run's identity.
 UNSAID = {"augment": "", "code": "", "precision": "32", "weights": "", "world_size": 1}
-UNSAID_FIELDS = {"parameters": "head"}  # likewise: fields that came after results had been kept
+UNSAID_FIELDS = {"parameters": "head", "rate": 1, "relative": True}  # likewise: fields that came after results had been kept
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,13 @@ class Recipe:
             for name in set(stage) - names:
                 raise known("recipe field", name, names)
 
-    def of_stage(self, stage: str, length: float = 1) -> "Recipe":
-        """The recipe of this stage, `length` times as long, with no further stages in it."""
-        if not (length > 0 and math.isfinite(length)):
-            raise Misuse(f"length must be a finite number above 0, got {length:g}")
+    def of_stage(self, stage: str, length: float = 1, rate: float = 1) -> "Recipe":
+        """The recipe of this stage, `length` times as long at `rate` times its rate, with no further stages in it."""
+        for name, factor in (("length", length), ("rate", rate)):
+            if not (factor > 0 and math.isfinite(factor)):
+                raise Misuse(f"{name} must be a finite number above 0, got {factor:g}")
         own = replace(self, **{**self.stages.get(stage, {}), "stages": {}})
-        return replace(own, epochs=max(1, round(own.epochs * length)))
+        return replace(own, epochs=max(1, round(own.epochs * length)), lr=own.lr * rate)
 
     def with_epochs(self, epochs: int) -> "Recipe":
         """The recipe with this many epochs in every stage."""

@@ -23,8 +23,9 @@ class LfF:
     """Two networks side by side: one takes the shortcut, the other learns most from the rows where that one fails.
 
     alpha: exponent of the biased network's GCE, None for cross-entropy; extra_q: the authors' factor; ema: share of the
-    past in each row's average; score: what is averaged, loss or gradient norm of the last layer; length: times as long
-    as other one-stage methods; augment: in training. Both networks train in parallel on the same rows, as in the
+    past in each row's average; score: what is averaged, loss or gradient norm of the last layer; relative: a row weighs
+    what the biased network's average is in the sum of both, or (false) that average alone; length: times as long as
+    other one-stage methods; augment: in training. Both networks train in parallel on the same rows, as in the
     authors' code, so a row counts once as a sample seen although it passes through two networks.
     """
 
@@ -34,6 +35,7 @@ class LfF:
     score: str = "loss"
     length: float = 1
     augment: bool = True
+    relative: bool = True
 
     def __post_init__(self) -> None:
         if self.alpha is not None:
@@ -49,14 +51,14 @@ class LfF:
         task = task if self.augment else task.plain()
         biased, debiased = task.new_model(), task.new_model("debiased")
         heads = find_heads(task, biased, debiased) if self.score == "gradient" else None
-        objective = Failure(biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads)
+        objective = Failure(biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads, self.relative)
         task.fit(objective, "lff", length=self.length * task.recipe.single_stage)
         task.journal.note("weight", objective.weights())
         return objective.model
 
 
 class Failure(Objective):
-    """mean GCE(f_b) + mean w ce(f_d), w = u_b / (u_b + u_d) from each network's average score of a row.
+    """mean GCE(f_b) + mean w ce(f_d), w = u_b / (u_b + u_d) from each network's average score of a row; or w = u_b.
 
     The score is the loss or, where the networks' last layers are given, the norm of the gradient there.
     """
@@ -69,11 +71,13 @@ class Failure(Objective):
         loss: nn.Module,
         ema: float = 0.7,
         heads: Heads | None = None,
+        relative: bool = True,
     ) -> None:
         super().__init__()
         self.model, self.biased, self.loss = debiased, biased, loss
         self.biased_scores, self.debiased_scores = RowAverage(labels, ema), RowAverage(labels, ema)
         self.heads = heads  # a tuple, so that the layers are not registered a second time
+        self.relative = relative
 
     def forward(self, batch: Batch) -> Tensor:
         biased_head, debiased_head = self.heads or (None, None)
@@ -81,16 +85,18 @@ class Failure(Objective):
         debiased, debiased_score = logits_and_score(self.model, batch, debiased_head)
         self.biased_scores.update(batch.rows, biased_score)  # first update, then read
         self.debiased_scores.update(batch.rows, debiased_score)
-        weight = relative_difficulty(self.biased_scores, self.debiased_scores, batch.rows)
-        loss: Tensor = self.loss(biased, batch.y).mean() + (weight * cross_entropy(debiased, batch.y)).mean()
+        weighted = self.weights(batch.rows) * cross_entropy(debiased, batch.y)
+        loss: Tensor = self.loss(biased, batch.y).mean() + weighted.mean()
         return loss
 
-    def weights(self) -> Tensor:
-        """(n,) the weight that every training row has by now."""
-        return relative_difficulty(self.biased_scores, self.debiased_scores)
+    def weights(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """(b,) the weight that these rows (without: all training rows) have by now."""
+        if self.relative:
+            return relative_difficulty(self.biased_scores, self.debiased_scores, rows)
+        return self.biased_scores.relative(rows)
 
     def extra_repr(self) -> str:
-        return f"score={'gradient' if self.heads else 'loss'}"
+        return f"score={'gradient' if self.heads else 'loss'}" + ("" if self.relative else ", relative=False")
 
 
 def logits_and_score(model: nn.Module, batch: Batch, head: nn.Module | None) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,8 @@ class PGD:
     the last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
     reweight; joint: both models side by side, scores renewed every epoch; augment: in training; score_on: clean or
     augmented pictures; inherit: the debiased model starts from the biased one; parameters: the gradient of the head
-    alone (one forward pass) or of all parameters (a backward pass).
+    alone (one forward pass) or of all parameters (a backward pass); rate: times the recipe's learning rate in the
+    debiased stage.
     """
 
     alpha: float | None = 0.7
@@ -43,6 +44,7 @@ class PGD:
     score_on: str = "clean"
     inherit: bool = True
     parameters: str = "head"
+    rate: float = 1
 
     def __post_init__(self) -> None:
         if self.alpha is not None:
@@ -55,6 +57,8 @@ class PGD:
             raise Misuse("joint=true draws rows by score; it does not go with use=reweight")
         if self.parameters == "all" and (self.score != "gradient" or self.bias):
             raise Misuse("parameters=all is the gradient of every parameter; leave score and bias as they are")
+        if not self.rate > 0:
+            raise Misuse(f"rate must be above 0, got {self.rate:g}")
 
     def fit(self, task: Task) -> nn.Module:
         """The debiased network."""
@@ -65,8 +69,9 @@ class PGD:
         scores = self.scores(task, biased)  # step 2: one forward pass
         start = clone(biased) if self.inherit else task.new_model("debiased")
         if self.use == "reweight":
-            return task.fit(Supervised(start, weights=scores / scores.mean()), "debiased")
-        return task.fit(Supervised(start), "debiased", sampler=ScoreSampler(scores, seed=task.seed))  # step 3
+            return task.fit(Supervised(start, weights=scores / scores.mean()), "debiased", rate=self.rate)
+        sampler = ScoreSampler(scores, seed=task.seed)
+        return task.fit(Supervised(start), "debiased", sampler=sampler, rate=self.rate)  # step 3
 
     def fit_jointly(self, task: Task) -> nn.Module:
         """The single-stage variant: two networks with a start of their own, scores renewed after every epoch."""
@@ -76,7 +81,7 @@ class PGD:
             biased = task.fit(Supervised(task.new_model(), loss), "biased", until=epoch, owner=repr(self))
             sampler = ScoreSampler(self.scores(task, biased), seed=task.seed)
             fresh = Supervised(task.new_model("debiased"))
-            debiased = task.fit(fresh, "debiased", sampler=sampler, until=epoch, owner=repr(self))
+            debiased = task.fit(fresh, "debiased", sampler, until=epoch, owner=repr(self), rate=self.rate)
         return debiased
 
     def scores(self, task: Task, biased: nn.Module) -> Tensor:

@@ -100,14 +100,16 @@ class Task:
         length: float = 1,
         until: int | None = None,
         owner: str = "",
+        rate: float = 1,
     ) -> nn.Module:
         """The network that comes out of training the objective through this stage of the recipe.
 
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
         `until` it stops after that many of its epochs and the next call goes on: what its rows are drawn by may change.
-        Such a stage is its `owner`'s alone: what else decides it is for the owner to say.
+        Such a stage is its `owner`'s alone: what else decides it is for the owner to say. `length` and `rate` multiply
+        the recipe's epochs and its learning rate.
         """
-        recipe = self.recipe.of_stage(stage, length)
+        recipe = self.recipe.of_stage(stage, length, rate)
         plan = engine.Stage(
             stage,
             self.train,
