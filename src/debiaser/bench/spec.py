@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from debiaser.methods.task import Method
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
-# As usual, these are no part of a run's identity.
+# As usual, these are no part of a run's identity; likewise fields that came after results had been kept.
 UNSAID = {"augment": "", "code": "", "precision": "32", "weights": "", "world_size": 1}
-UNSAID_FIELDS = {"parameters": "head", "rate": 1, "relative": True}  # likewise: fields that came after results had been kept
+UNSAID_FIELDS = {"parameters": "head", "rate": 1, "relative": True}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class LfF:
         task = task if self.augment else task.plain()
         biased, debiased = task.new_model(), task.new_model("debiased")
         heads = find_heads(task, biased, debiased) if self.score == "gradient" else None
-        objective = Failure(biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads, self.relative)
+        objective = Failure(
+            biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads, self.relative
+        )
         task.fit(objective, "lff", length=self.length * task.recipe.single_stage)
         task.journal.note("weight", objective.weights())
         return objective.model
