@@ -148,6 +148,12 @@ def test_partial_evidence_says_where() -> None:
     assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
 
 
+def test_another_reading_is_told_beside_the_verdict() -> None:
+    values = {"PGD": 97.0, "Vanilla": 99.0, "PGD, scores of augmented pictures": 98.9}
+    verdict = STUDIES["natural"].judge(tallies(STUDIES["natural"], values))
+    assert verdict.claim == "not held" and "(scored as in the released code, held: " in verdict.sentence
+
+
 def test_a_claim_that_fails_says_where() -> None:
     study = STUDIES["rho_sweep"]
     good, bad = {"PGD": 90.0, "Vanilla": 50.0}, {"PGD": 40.0, "Vanilla": 50.0}

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from debiaser.errors import Problem
 from debiaser.files import UNREADABLE, write_text
 from debiaser.report.evidence import Allowance, Shown
-from debiaser.report.names import method_name
+from debiaser.report.names import method_name, plural
 from debiaser.report.runs import Found, Result, find_runs, read_details, read_result, why
 from debiaser.report.sections import section, table
 from debiaser.report.tables import Row, place_order, summary_rows
@@ -99,6 +99,7 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["plural"] = plural
     return environment.get_template("page.html")
 
 

@@ -20,10 +20,14 @@ HEADINGS = {
 }
 
 
+def own_data_seed(spec: Mapping[str, Any]) -> bool:
+    """Whether the data was drawn with another seed than the run's."""
+    return bool("data_seed" in spec and spec["data_seed"] != spec.get("seed"))
+
+
 def settings(result: Result) -> dict[str, Any]:
     """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names."""
     spec = result["spec"]
-    own_data = "data_seed" in spec and spec["data_seed"] != result.get("seed")
     flat: dict[str, Any] = {
         "protocol": result["protocol"],
         "net": spec.get("net"),
@@ -32,7 +36,7 @@ def settings(result: Result) -> dict[str, Any]:
         "augment": spec.get("augment", "as usual"),
         "processes": spec.get("world_size", 1),
         "code": str(spec.get("code", ""))[:10],
-        "data_seed": spec["data_seed"] if own_data else "as the seed",
+        "data_seed": spec["data_seed"] if own_data_seed(spec) else "as the seed",
     }
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
         chosen = spec.get(name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from debiaser.bench.studies.claims import Finding, Rule, above, best, both, everywhere, falling, lowest
+from debiaser.bench.studies.claims import Finding, Rule, above, beside, best, both, everywhere, falling, lowest
 from debiaser.bench.studies.comparisons import CMNIST_RHOS, cell
 from debiaser.bench.studies.study import Cell, Study, Tally
 
@@ -102,6 +102,8 @@ single_stage = Study(
     "those of each run's machine, which may have had other work, and are not judged.",
 )
 
+BY_NORM, ALONE = "score=gradient", "relative=false"  # what LfF averages; the biased network's average alone
+
 reweighting = Study(
     "reweighting",
     "Study 3: draw rows by score, or weight them",
@@ -130,11 +132,25 @@ effect_grad_score = Study(
         for each in (
             cell("lff", "cmnist", rho),
             Cell("PGD + loss", "cmnist", "pgd", rho, ("score=loss",), variant="score=loss"),
-            Cell("LfF + gradient", "cmnist", "lff", rho, ("score=gradient",), variant="score=gradient"),
+            Cell("LfF + gradient", "cmnist", "lff", rho, (BY_NORM, ALONE), variant=BY_NORM),
+            Cell("LfF + gradient of both networks", "cmnist", "lff", rho, (BY_NORM,), variant=BY_NORM),
+            Cell("LfF + loss of the biased network", "cmnist", "lff", rho, (ALONE,), printed=False),
             cell("pgd", "cmnist", rho),
         )
     ),
-    everywhere(both(above("PGD", "PGD + loss"), above("LfF + gradient", "LfF"))),
-    "PGD + loss: cross-entropy of the biased model after its last epoch; LfF + gradient: norms of the last layer in "
-    "place of the losses it averages (D38).",
+    everywhere(
+        both(
+            above("PGD", "PGD + loss"),
+            beside(
+                above("LfF + gradient", "LfF"),
+                above("LfF + gradient of both networks", "LfF"),
+                "norms of both networks",
+            ),
+        )
+    ),
+    "PGD + loss: cross-entropy of the biased model after its last epoch. LfF + gradient: the paper says that the "
+    "gradient norm replaces LfF's relative difficulty, so a row weighs its average norm in the biased network. With "
+    "norms in place of the losses of both networks, the other reading of D38, weights hardly differ: both networks end "
+    "with small norms on aligned rows, and the share of one in the sum is not small. LfF + loss of the biased network "
+    "tells the norm from the absence of the second network.",
 )

@@ -124,6 +124,18 @@ def both(*rules: Rule) -> Rule:
     return rule
 
 
+def beside(rule: Rule, other: Rule, reading: str) -> Rule:
+    """Judged by the first rule; whether the second holds, of what can be read otherwise, is told as well."""
+
+    def told(here: Sequence[Tally]) -> Finding | None:
+        finding, more = rule(here), other(here)
+        if finding is None or more is None:
+            return finding
+        return finding[0], f"{finding[1]} ({reading}, {'held' if more[0] else 'not held'}: {more[1]})"
+
+    return told
+
+
 def falling(names: Sequence[str]) -> Rule:
     """The means of these cells fall from each to the next."""
 

@@ -6,6 +6,7 @@ from typing import Any
 from debiaser.bench.studies.claims import (
     Finding,
     above,
+    beside,
     best,
     both,
     everywhere,
@@ -95,10 +96,15 @@ real_3 = Study(
 )
 
 
+AUGMENTED = "PGD, scores of augmented pictures"
+
+
 def harmless(here: Sequence[Tally]) -> Finding | None:
     """PGD is within a point of Vanilla on Colored MNIST; elsewhere it may be above it by more."""
-    rule = within("PGD", "Vanilla", 1.0) if here[0].cell.dataset == "cmnist" else above("PGD", "Vanilla", by=-1.0)
-    return rule(here)
+    if here[0].cell.dataset != "cmnist":
+        return above("PGD", "Vanilla", by=-1.0)(here)
+    released = within(AUGMENTED, "Vanilla", 1.0)
+    return beside(within("PGD", "Vanilla", 1.0), released, "scored as in the released code")(here)
 
 
 natural = Study(
@@ -107,7 +113,7 @@ natural = Study(
     "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
     (
         *(cell(m, "cmnist", 0.9) for m in ("vanilla", "lff", "disen", "pgd")),
-        Cell("PGD, scores of augmented pictures", "cmnist", "pgd", 0.9, ("score_on=augmented",), printed=False),
+        Cell(AUGMENTED, "cmnist", "pgd", 0.9, ("score_on=augmented",)),
         *(cell(m, "cifar10") for m in ("vanilla", "pgd")),
     ),
     everywhere(harmless),

@@ -12,6 +12,7 @@ from debiaser.bench.results import Result, examine
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import UNSAID, UNSAID_FIELDS, Spec, digest_of
 from debiaser.bench.studies.study import Cell
+from debiaser.report.tables import own_data_seed
 
 SEEDS = ("seed", "data_seed")
 STAGES = "stages"  # the folder below a folder of runs that keeps stages for other runs; it holds no results
@@ -51,11 +52,6 @@ def seedless(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A spec without its seeds; a seed of the data stays where it is not the run's, for that is another protocol."""
     dropped = ("seed",) if own_data_seed(plain) else SEEDS
     return {name: value for name, value in plain.items() if name not in dropped}
-
-
-def own_data_seed(plain: Mapping[str, Any]) -> bool:
-    """Whether the data was drawn with another seed than the run's."""
-    return bool("data_seed" in plain and plain["data_seed"] != plain.get("seed"))
 
 
 def gather(runs: Path, copies: Path | None = None) -> Store:
