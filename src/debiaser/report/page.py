@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from debiaser.errors import Problem
 from debiaser.files import UNREADABLE, write_text
@@ -99,8 +100,13 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["plural"] = plural
+    environment.filters |= {"plural": plural, "code": with_code}
     return environment.get_template("page.html")
+
+
+def with_code(text: str) -> Markup:
+    """Escaped text in which what stands between `backticks` is set as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped before)
 
 
 def render(

@@ -33,7 +33,9 @@ def text_table(found: Found) -> tuple[list[str], list[list[str]]]:
 def text_row(cell: Found, several: bool, printed: bool) -> list[str]:
     """One cell as text."""
     published = value(cell, cell["published"], cell["published_std"]) if printed else ""
-    difference = "–" if cell["difference"] is None else f"{cell['difference']:+,.{digits(cell)}f}"
+    difference = (
+        "–" if cell["difference"] is None else f"{round(cell['difference'], digits(cell)) + 0.0:+,.{digits(cell)}f}"
+    )
     if cell["metric"] == "seconds" and cell["difference"] is not None:
         difference += " s"
     row = [

@@ -81,6 +81,7 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
             f"{each['mean']:.{3 if each['mean'] >= 1e4 else 4}g}", (0, at), (5, 0), va="center", color=colour, **at_edge
         )
     axes.set_yticks(height, [each["name"] for each in cells])
+    axes.set_ylim(min(len(cells), 3) - 3.5, len(cells) - 0.5)  # one or two bars are not drawn as walls
     smallest, largest = min(each["mean"] for each in cells), max(each["mean"] for each in cells)
     if smallest > 0 and largest > 100 * smallest:
         axes.set_xscale("log")
@@ -89,7 +90,7 @@ def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
         axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel(unit(cells[0]) + (" (red line: published)" if printed else ""))
+    axes.set_xlabel(unit(cells[0]) + (" (red line: published)" if printed else ""), loc="right")  # ends with the axes
 
 
 def unit(cell: Found) -> str:

@@ -253,7 +253,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 def difference(row: Row) -> str:
     """Ours minus the published number, in points."""
     printed = number((row["published"] or {}).get("mean"))
-    return "–" if printed is None or row["unbiased"] is None else f"{row['unbiased'] - printed:+.2f}"
+    return "–" if printed is None or row["unbiased"] is None else f"{round(row['unbiased'] - printed, 2) + 0.0:+.2f}"
 
 
 def drawn(row: Row) -> str:

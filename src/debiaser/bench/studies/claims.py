@@ -33,7 +33,7 @@ def combined(found: dict[Place, Finding | None]) -> Verdict:
     failed = sum(not good for good, _ in said.values())
     run = "that have runs" if missing else ""
     if failed:
-        tested = f"in {failed} of {len(said)} places {run}".rstrip() if len(found) > 1 else ""
+        tested = f"in {failed} of {len(said)} places {run}".rstrip() if len(said) > 1 else ""
         return Verdict(NOT_HELD, f"{words}.{rest}", tested)
     return Verdict(HELD, f"{words}.{rest}", f"in {len(said)} of {len(found)} places" if missing else "")
 
