@@ -101,9 +101,8 @@ second_easiest = Study(
     "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
     "counts training rows by norm over the largest norm at rho 0.5%, as a mean over runs. PGD ends below the published "
     "accuracy for want of epochs: the recipe `paper` reaches it (docs/methods/pgd.md). The counts it does not change: "
-    "all but a handful of rows lie in the lowest tenth, and that handful goes against the digit, where the biased model "
-    "has half learnt the digit too; the paper's dozens of aligned rows with large norms appear neither with its recipe "
-    "nor with scores of augmented pictures.",
+    "hardly any row has a norm above half of the largest, those go against the digit, which the biased model has learnt "
+    "beside the colour, and the paper's dozens of aligned rows do not appear with its recipe either.",
 )
 
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
