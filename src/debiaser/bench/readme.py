@@ -29,6 +29,7 @@ from debiaser.report.records import own_row, record_table, regret_row
 from debiaser.report.speed_tables import markdown
 from debiaser.report.tables import markdown_table, summary_rows
 
+SEEDS = 3  # of every study but those that need more; further seeds of one cell would not be compared with anything
 NOT_RUN = "*Not run yet.*\n"
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -42,9 +43,19 @@ def collect(runs: Path, results: Path) -> int:
             continue
         if PARTS[0] not in result:  # made before runs kept these parts
             result |= measured(path.parent)
-        write_json(results / str(result["dataset"]) / f"{result['key']}.json", result)
+        copy = results / str(result["dataset"]) / f"{result['key']}.json"
+        write_json(copy, {**measured_before(copy, result), **result})
         count += 1
     return count
+
+
+def measured_before(copy: Path, result: Result) -> Result:
+    """The copy that is kept of this result, if its model is the same: parts may have been measured after the run."""
+    try:
+        before = checked(copy, copy.stem)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return before if before["metrics"] == result["metrics"] else {}
 
 
 def read_results(results: Path, dataset: str) -> tuple[list[Result], list[str]]:
@@ -97,9 +108,9 @@ def is_usual(result: Result) -> bool:
 
 
 def studies(results: Path, short: bool) -> str:
-    """What every study says of the kept results, at the recipe `fast`; in short, a line of each."""
+    """What every study says of the kept results, at the recipe `fast` with three seeds; in short, a line of each."""
     store = gather(results / "no runs", results)
-    found = [findings(each, store, Scale("fast")) for each in STUDIES.values()]
+    found = [findings(each, store, Scale("fast", SEEDS)) for each in STUDIES.values()]
     if short:
         return report.summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]

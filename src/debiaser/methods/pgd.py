@@ -1,5 +1,6 @@
 """PGD: per-sample gradient debiasing (Ahn, Kim and Yun, ICLR 2023)."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -57,8 +58,8 @@ class PGD:
             raise Misuse("joint=true draws rows by score; it does not go with use=reweight")
         if self.parameters == "all" and (self.score != "gradient" or self.bias):
             raise Misuse("parameters=all is the gradient of every parameter; leave score and bias as they are")
-        if not self.rate > 0:
-            raise Misuse(f"rate must be above 0, got {self.rate:g}")
+        if not 0 < self.rate < math.inf:
+            raise Misuse(f"rate must be a finite number above 0, got {self.rate:g}")
 
     def fit(self, task: Task) -> nn.Module:
         """The debiased network."""

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from debiaser.report.names import plural
-from debiaser.report.tables import count, duration, spread
+from debiaser.report.tables import count, duration, signed, spread
 
 Found = dict[str, Any]
 MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
@@ -33,9 +33,7 @@ def text_table(found: Found) -> tuple[list[str], list[list[str]]]:
 def text_row(cell: Found, several: bool, printed: bool) -> list[str]:
     """One cell as text."""
     published = value(cell, cell["published"], cell["published_std"]) if printed else ""
-    difference = (
-        "–" if cell["difference"] is None else f"{round(cell['difference'], digits(cell)) + 0.0:+,.{digits(cell)}f}"
-    )
+    difference = "–" if cell["difference"] is None else signed(cell["difference"], digits(cell))
     if cell["metric"] == "seconds" and cell["difference"] is not None:
         difference += " s"
     row = [

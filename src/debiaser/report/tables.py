@@ -106,7 +106,7 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
     members = sorted(_distinct(members), key=lambda result: (seed_of(result), str(result.get("key", ""))))
     first = members[0]
     dataset, rho, noise, recipe = place(first)
-    differing = {name: settings(first).get(name) for name in names}
+    differing = {name: value for name, value in settings(first).items() if name in names}  # unsaid: as usual
     label = ", ".join([method_name(str(first["method"])), *(f"{k} {plain(v)}" for k, v in differing.items())])
     row: Row = {
         "place": place(first),
@@ -179,9 +179,9 @@ def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 1) -> str:
     """+0.4, and never -0.0."""
-    return f"{round(value, 1) + 0.0:+.1f}"
+    return f"{round(value, digits) + 0.0:+,.{digits}f}"
 
 
 def with_interval(compared: Mapping[str, Any]) -> str:
@@ -253,7 +253,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 def difference(row: Row) -> str:
     """Ours minus the published number, in points."""
     printed = number((row["published"] or {}).get("mean"))
-    return "–" if printed is None or row["unbiased"] is None else f"{round(row['unbiased'] - printed, 2) + 0.0:+.2f}"
+    return "–" if printed is None or row["unbiased"] is None else signed(row["unbiased"] - printed, 2)
 
 
 def drawn(row: Row) -> str:

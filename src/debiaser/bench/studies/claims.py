@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from debiaser.bench.studies.study import HELD, NOT_HELD, NOT_TESTABLE, Judge, Place, Tally, Verdict, at, places
+from debiaser.report.tables import signed
 
 LARGE = 1e4  # from here on numbers are written with a power of ten
 FINE = 1.5  # numbers below are shares, which want more digits
@@ -53,8 +54,9 @@ def named(tally: Tally, digits: int = 2) -> str:
 def difference(one: Tally, two: Tally) -> str:
     """`PGD 97.52 ± 0.07, Vanilla 50.80 ± 1.54, difference +46.72`."""
     digits = 4 if max(abs(one.mean), abs(two.mean)) < FINE else 2
-    form = f"+.{digits}f" if abs(one.mean) < LARGE else "+.3g"
-    return f"{named(one, digits)}, {named(two, digits)}, difference {one.mean - two.mean:{form}}"
+    apart = one.mean - two.mean
+    told = signed(apart, digits) if abs(one.mean) < LARGE else f"{apart:+.3g}"
+    return f"{named(one, digits)}, {named(two, digits)}, difference {told}"
 
 
 def find(tallies: Iterable[Tally], name: str) -> Tally | None:
