@@ -22,6 +22,8 @@ from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 from kills import Kill, KillAt
 
+STAGES = ("biased", "debiased")
+
 
 @pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight", "rate": 0.2}])
 def test_interrupted_is_the_same_as_undisturbed(
@@ -46,6 +48,28 @@ def test_interrupted_is_the_same_as_undisturbed(
     assert (task.journal.vectors["score"] == calm.journal.vectors["score"]).all()
     kept = [[row[name] for name in ("stage", "epoch", "seen", "lr", "loss")] for row in task.journal.history]
     assert kept == [[row[name] for name in ("stage", "epoch", "seen", "lr", "loss")] for row in calm.journal.history]
+
+
+@pytest.mark.parametrize("variant", [{}, {"joint": True}, {"use": "reweight"}])
+def test_the_rate_of_the_debiased_stage_alone_is_multiplied(
+    variant: dict[str, object], tiny_task: Callable[..., Task]
+) -> None:
+    told, keys = [], []
+    for rate in (1, 0.2):
+        task = tiny_task()
+        METHODS["pgd"](**variant, rate=rate).fit(task)
+        told.append({stage: [r["lr"] for r in task.journal.history if r["stage"] == stage] for stage in STAGES})
+        keys.append(set(task.journal.stages))
+    usual, slow = told
+    assert slow["biased"] == usual["biased"]
+    assert slow["debiased"] == pytest.approx([0.2 * each for each in usual["debiased"]])
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
+def test_rates_that_cannot_be_meant(rate: float) -> None:
+    with pytest.raises(Misuse, match="rate must be a finite number above 0"):
+        METHODS["pgd"](rate=rate)
 
 
 def test_adam_resumes_too(tmp_path: Path) -> None:

@@ -141,13 +141,13 @@ def test_every_field_is_in_the_key_of_the_stage(tiny_task: Callable[..., Task]) 
     assert len(keys) == len(changes)
 
 
-@pytest.mark.parametrize("score", ["loss", "gradient"])
-def test_end_to_end_and_interrupted(score: str, tiny_task: Callable[..., Task], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("score", "relative"), [("loss", True), ("gradient", True), ("gradient", False)])
+def test_end_to_end_and_interrupted(score: str, relative: bool, tiny_task: Callable[..., Task], tmp_path: Path) -> None:
     recipe = Recipe(epochs=2, batch_size=64, lr=0.05)  # one stage of 4 epochs of 3 steps
-    method, calm = LfF(score=score), tiny_task(recipe=recipe)
+    method, calm = LfF(score=score, relative=relative), tiny_task(recipe=recipe)
     expected = method.fit(calm)
     weight = calm.journal.vectors["weight"]
-    assert weight.shape == (192,) and (weight > 0).all() and (weight < 1).all()
+    assert weight.shape == (192,) and (weight > 0).all() and (weight <= 1).all()
     assert [row["seen"] for row in calm.journal.history] == [192] * 4
     for when in numpy_stream(0, "kill", score).choice(range(2, 12), 2, replace=False).tolist():
         check_resumed(method, partial(tiny_task, recipe=recipe), when, tmp_path / str(when), expected, calm)

@@ -49,6 +49,24 @@ def test_files_that_are_no_results_are_named_below_the_table_and_not_averaged(tm
         assert words in shown
 
 
+def test_what_was_measured_after_a_run_survives_a_collection(tmp_path: Path) -> None:
+    kept = json.loads(
+        next(path for path in (ROOT / "results/cmnist").glob("*-pgd-*") if "fisher" in path.read_text()).read_text()
+    )
+    copy = tmp_path / "results" / "cmnist" / f"{kept['key']}.json"
+    run = tmp_path / "runs" / kept["key"] / "result.json"
+    for path in (copy, run):
+        path.parent.mkdir(parents=True)
+    copy.write_text(json.dumps(kept))
+    again = {name: value for name, value in kept.items() if name != "fisher"} | {"seconds": {"all": 1.0}}
+    run.write_text(json.dumps(again))
+    readme.collect(tmp_path / "runs", tmp_path / "results")
+    assert json.loads(copy.read_text()) == kept | {"seconds": {"all": 1.0}}
+    run.write_text(json.dumps(again | {"metrics": again["metrics"] | {"unbiased": 1.0}}))
+    readme.collect(tmp_path / "runs", tmp_path / "results")
+    assert "fisher" not in json.loads(copy.read_text()), "another model has another one"
+
+
 def test_every_result_that_is_kept_is_whole() -> None:
     others = {"own", "search", "verdict"}  # no runs of a benchmark
     kept = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name not in others]

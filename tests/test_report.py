@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 
 from debiaser.errors import Problem
 from debiaser.report import figures, pictures
-from debiaser.report.page import find_runs, write_page
+from debiaser.report.page import find_runs, with_code, write_page
 from debiaser.report.sheet import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
 from debiaser.report.tables import duration, settings, summary_rows, text_table
 from debiaser.report.words import finding, percent, score_words
@@ -253,6 +253,10 @@ def test_the_policy_forbids_forms_and_bases_too(both: list[Path], tmp_path: Path
     page = unescape(write_page(both, tmp_path / "page.html").read_text())
     policy = page.partition('"Content-Security-Policy" content="')[2].partition('">')[0]
     assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
+
+
+def test_code_in_texts_is_set_as_code_and_the_rest_stays_text() -> None:
+    assert with_code("a `b<i>` <script> `") == "a <code>b&lt;i&gt;</code> &lt;script&gt; `"
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:

@@ -151,7 +151,10 @@ def test_partial_evidence_says_where() -> None:
 def test_another_reading_is_told_beside_the_verdict() -> None:
     values = {"PGD": 97.0, "Vanilla": 99.0, "PGD, scores of augmented pictures": 98.9}
     verdict = STUDIES["natural"].judge(tallies(STUDIES["natural"], values))
-    assert verdict.claim == "not held" and "(scored as in the released code, held: " in verdict.sentence
+    assert verdict.claim == "not held" and "(scores of augmented pictures, held: " in verdict.sentence
+    assert verdict.tested == "", "the other place is not run: one of one says nothing"
+    alone = STUDIES["natural"].judge(tallies(STUDIES["natural"], {"PGD": 99.0, "Vanilla": 99.0}))
+    assert alone.claim == "held" and "augmented" not in alone.sentence and "difference +0.00" in alone.sentence
 
 
 def test_a_claim_that_fails_says_where() -> None:
@@ -218,6 +221,10 @@ def test_keys_that_were_kept_are_still_those_of_their_specs() -> None:
     usual = {each["key"] for each in kept if "parameters" not in each["spec"]["fields"]}
     planned = {planned_spec("cmnist", "pgd", rho, seed=seed).key for rho in (0.005, 0.01, 0.05) for seed in range(3)}
     assert planned <= usual
+    said = [planned_spec("cmnist", "pgd", 0.005, changes=["rate=1"]), planned_spec("cmnist", "pgd", 0.005)]
+    said += [planned_spec("cmnist", "lff", 0.005, changes=[*each]) for each in (["relative=true"], [])]
+    assert said[0].key == said[1].key and said[2].key == said[3].key, "a field's usual value changes no key"
+    assert planned_spec("cmnist", "pgd", 0.005, changes=["rate=0.5"]).key != said[0].key
 
 
 def result(study: Study, name: str, seed: int, value: float, recipe: str = "fast", **more: Any) -> dict[str, Any]:
@@ -392,6 +399,7 @@ def test_the_page_of_a_folder_says_what_each_study_found(tmp_path: Path) -> None
     page = write_page(find_runs(tmp_path), tmp_path / "report.html", studies=told).read_text()
     assert "Studies: what the paper claims" in page and 'id="study-scored_pictures"' in page
     assert "Clean 97.00, Augmented 96.00, difference +1.00" in page and "<svg" in page
+    assert '<b class="held">held</b>' in page and '<b class="not-testable">not testable</b>' in page
     assert page.count(">no runs<") == sum(not each["runs"] for each in told) > 0
 
 

@@ -88,6 +88,11 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
     return rule
 
 
+def among(names: Sequence[str], rule: Rule) -> Rule:
+    """A rule for the cells of these names alone."""
+    return lambda here: rule([each for each in here if each.cell.name in names])
+
+
 def of_two(name: str, other: str, compare: Callable[[Tally, Tally], Finding]) -> Rule:
     """What a comparison says of two cells, where both have runs."""
 

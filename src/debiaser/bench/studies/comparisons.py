@@ -104,7 +104,7 @@ def harmless(here: Sequence[Tally]) -> Finding | None:
     if here[0].cell.dataset != "cmnist":
         return above("PGD", "Vanilla", by=-1.0)(here)
     released = within(AUGMENTED, "Vanilla", 1.0)
-    return beside(within("PGD", "Vanilla", 1.0), released, "scored as in the released code")(here)
+    return beside(within("PGD", "Vanilla", 1.0), released, "scores of augmented pictures")(here)
 
 
 natural = Study(
@@ -118,9 +118,9 @@ natural = Study(
     ),
     everywhere(harmless),
     "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
-    "about five deviations (D31). Drawn by the norms of clean pictures, training rests on one to three thousand rows "
-    "and loses more than that, with the recipe `paper` too; drawn by the norms of augmented ones, as in the released "
-    "code (D8), it loses about what the paper says.",
+    "about five deviations (D31). Drawn by the norms of clean pictures it loses more than that, with the recipe "
+    "`paper` too; drawn by the norms of augmented ones, which the released code takes (D8), about what the paper says. "
+    "They are not the default, for where there is a shortcut they cost more than they save here: `scored_pictures`.",
 )
 
 STEPS = {"biased": "step 1", "score": "step 2", "debiased": "step 3"}

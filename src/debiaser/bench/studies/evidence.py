@@ -100,9 +100,9 @@ second_easiest = Study(
     judge_colour,
     "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
     "counts training rows by norm over the largest norm at rho 0.5%, as a mean over runs. PGD ends below the published "
-    "accuracy for want of epochs: the recipe `paper` reaches it (docs/methods/pgd.md). The counts it does not change: "
-    "hardly any row has a norm above half of the largest, those go against the digit, which the biased model learnt "
-    "beside the colour, and the paper's dozens of aligned rows do not appear with its recipe either.",
+    "accuracy and the recipe `paper` reaches it, while twice the epochs do not (docs/methods/pgd.md). Neither changes "
+    "the counts much: hardly any row has a norm above half of the largest, nearly all of those are conflicting, and "
+    "the paper's dozens of aligned rows do not appear with its own recipe either.",
 )
 
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
