@@ -120,27 +120,37 @@ def checked(path: Path, key: str) -> Result:
     return result
 
 
-def strangers(store: Store, specs: Iterable[Spec], planned: frozenset[str]) -> list[str]:
-    """A sentence for each result that looks like one of these runs but was made otherwise, and is not averaged.
+Specs = Mapping[str, Mapping[str, Any]]  # plain specs by their signatures
 
-    `planned`: the signatures of every cell of every study, whose results have places of their own. What differs is
-    told beside the run that is most alike.
+
+def strangers(store: Store, own: Specs, every: Specs) -> list[str]:
+    """A sentence for each result that looks like one of a study's own runs but was made otherwise, and is not averaged.
+
+    `every`: the specs of all studies, whose results have places of their own. A stranger is told in the studies that
+    have the run most alike, with what differs.
     """
-    wanted: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for spec in specs:
-        alike = (spec.dataset, spec.method, spec.rho, spec.noise, spec.recipe.name)
-        wanted.setdefault(alike, []).append(spec.plain())
     said = []
     for text, seeds in store.results.items():
-        first = next(iter(seeds.values()))
-        like = (first["dataset"], first["method"], first["rho"], first["spec"].get("noise"), first["recipe"])
-        if text in planned or like not in wanted:
+        spec = next(iter(seeds.values()))["spec"]
+        if text in every:
+            continue
+        nearest = min(apart(every, spec), key=len, default=[])
+        others = min(apart(own, spec), key=len, default=None)
+        if others is None or len(others) > len(nearest):
             continue
         keys = [str(result["key"]) for result in seeds.values()]
-        others = min((differing(spec, first["spec"]) for spec in wanted[like]), key=len)
         were = "was" if len(keys) == 1 else "were"
         said.append(f"{', '.join(keys)} {were} left out: another protocol ({', '.join(others)}).")
     return said
+
+
+def apart(specs: Specs, spec: Mapping[str, Any]) -> list[list[str]]:
+    """In what a spec differs from each of these that have its dataset, method, rho, noise and recipe's name."""
+
+    def place(each: Mapping[str, Any]) -> list[Any]:
+        return [*map(each.get, ("dataset", "method", "rho", "noise")), each["recipe"]["name"]]
+
+    return [differing(each, spec) for each in specs.values() if place(each) == place(spec)]
 
 
 def differing(usual: Mapping[str, Any], spec: Mapping[str, Any], above: str = "") -> list[str]:

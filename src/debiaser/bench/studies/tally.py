@@ -1,6 +1,6 @@
 """From stored results to what a study says: tallies, a verdict, and plain values for screen, page and docs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -63,12 +63,17 @@ def missing(studies: Sequence[Study], store: Store, scale: Scale) -> list[Missin
 
 
 @cache
-def planned(recipe: str, epochs: int | None) -> frozenset[str]:
-    """The signatures of every cell of every study."""
+def planned(recipe: str, epochs: int | None) -> dict[str, dict[str, Any]]:
+    """The specs of every cell of every study by their signatures."""
     from debiaser.bench.studies import STUDIES
 
     cells = {cell for study in STUDIES.values() for cell in study.cells}
-    return frozenset(signature(cell.spec(recipe, 0, epochs).plain()) for cell in cells)
+    return by_signature(cell.spec(recipe, 0, epochs) for cell in cells)
+
+
+def by_signature(specs: Iterable[Spec]) -> dict[str, dict[str, Any]]:
+    """Plain specs by what runs must share to be averaged."""
+    return {signature(plain): plain for plain in (spec.plain() for spec in specs)}
 
 
 def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
     tallies = tally(study, store, scale)
     verdict = study.judge(tallies)
     specs = [cell.spec(scale.recipe, 0, scale.epochs) for cell in study.cells]
-    known = planned(scale.recipe, scale.epochs) | {signature(spec.plain()) for spec in specs}
+    own = by_signature(specs)
     lacking = missing([study], store, scale)
     return {
         "study": study.label,
@@ -93,7 +98,7 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
         "not_run": [" ".join(each.words) for each in lacking],
-        "left_out": strangers(store, specs, known),
+        "left_out": strangers(store, own, planned(scale.recipe, scale.epochs) | own),
     }
 
 
