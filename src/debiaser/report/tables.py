@@ -106,7 +106,8 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
     members = sorted(_distinct(members), key=lambda result: (seed_of(result), str(result.get("key", ""))))
     first = members[0]
     dataset, rho, noise, recipe = place(first)
-    differing = {name: value for name, value in settings(first).items() if name in names}  # unsaid: as usual
+    chosen = settings(first)
+    differing = {name: chosen[name] for name in names if name in chosen}  # unsaid: as usual
     label = ", ".join([method_name(str(first["method"])), *(f"{k} {plain(v)}" for k, v in differing.items())])
     row: Row = {
         "place": place(first),

@@ -150,8 +150,8 @@ effect_grad_score = Study(
         )
     ),
     "PGD + loss: cross-entropy of the biased model after its last epoch; here it does not collapse as in the paper, "
-    "and its distance from PGD is small. LfF + gradient: the paper says that the gradient norm "
-    "replaces LfF's relative difficulty, so a row weighs its average norm in the biased network. Norms in place of the "
+    "and its distance from PGD is small. LfF + gradient: the paper says that the gradient norm replaces "
+    "LfF's relative difficulty, so a row weighs its average norm in the biased network. Norms in place of the "
     "losses of both networks, the other reading of D38 and the one judged here first, weigh conflicting rows far less: "
     "the share of all weight on them is score_conflicting_mass in results/. LfF + loss of the biased network is there "
     "to tell the norm from the absence of the second network.",
