@@ -28,7 +28,7 @@ norm = Study(
     everywhere(
         both(
             all_above(["L1", "L2", "Linf"], "Vanilla", MARGIN),
-            lowest("L2 squared", ["L1", "L2", "L2 squared", "Linf"]),
+            among(["L1", "L2", "L2 squared", "Linf"], lowest("L2 squared")),
         )
     ),
     "The paper draws bars without numbers and names no rho; L0.7 is what the released code computes (D3).",

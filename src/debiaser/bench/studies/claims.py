@@ -156,16 +156,16 @@ def falling(names: Sequence[str]) -> Rule:
     return rule
 
 
-def lowest(name: str, among: Sequence[str]) -> Rule:
-    """The cell of this name has the lowest mean among these."""
+def lowest(name: str) -> Rule:
+    """The cell of this name has the lowest mean, once all of them have runs."""
 
     def rule(here: Sequence[Tally]) -> Finding | None:
-        found = [each for each in (find(here, one) for one in among) if each is not None]
         chosen = find(here, name)
-        if chosen is None or len(found) < len(among):
+        if chosen is None or not all(here):
             return None
-        others = ", ".join(named(each) for each in found if each is not chosen)
-        return all(chosen.mean <= each.mean for each in found), f"{named(chosen)}, the others {others}"
+        others = [each for each in here if each is not chosen]
+        text = f"{named(chosen)}, the others {', '.join(named(each) for each in others)}"
+        return all(chosen.mean <= each.mean for each in others), text
 
     return rule
 
