@@ -18,7 +18,7 @@ from debiaser.bench.spec import as_declared, new_spec, planned_spec
 from debiaser.bench.studies import STUDIES, find_studies
 from debiaser.bench.studies.claims import welch
 from debiaser.bench.studies.store import differing, gather
-from debiaser.bench.studies.study import Study, Tally, read
+from debiaser.bench.studies.study import Study, Tally, Verdict, read
 from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
 from debiaser.cli.runs import found_in, report
 from debiaser.errors import Misuse
@@ -297,6 +297,30 @@ def test_another_protocol_is_told_beside_the_run_most_alike(tmp_path: Path) -> N
     write(tmp_path / "usual", result(study, "L2", 0, 97.0))
     (_, said) = findings(study, gather(tmp_path), Scale(epochs=1))["left_out"]
     assert "recipe.epochs 10 instead of 1" in said, "where one epoch is asked for, the usual run is the other one"
+
+
+def test_a_claim_is_told_at_every_scale_that_has_its_runs(tmp_path: Path) -> None:
+    study = STUDIES["scored_pictures"]
+    for name, usual, short in (("Clean", 97.0, 80.0), ("Augmented", 96.0, 85.0)):
+        write(tmp_path, result(study, name, 0, usual))
+        cell = next(each for each in study.cells if each.name == name)
+        spec = cell.spec("fast", 0, 1)
+        write(tmp_path, {**result(study, name, 0, short), "key": spec.key, "spec": spec.plain()})
+    found = findings(study, gather(tmp_path), Scale())
+    assert found["claim"] == "held"
+    (said,) = found["elsewhere"]
+    assert "recipe fast with 1 epoch a stage" in said and ": not held." in said and "difference -5.00" in said
+    assert f"*At another scale*: {said}" in markdown(found)
+    (said,) = findings(study, gather(tmp_path), Scale(epochs=1))["elsewhere"]
+    assert ": held." in said and "1 epoch" not in said, "the usual runs are the other ones there"
+
+
+def test_runs_that_two_lengths_share_are_told_once(tmp_path: Path) -> None:
+    study = STUDIES["compute_time"]
+    for name in ("Vanilla", "PGD"):  # of one stage and of two: ten epochs a stage are the usual run for the one only
+        write(tmp_path, result(study, name, 0, 97.0))
+    found = findings(replace(study, judge=lambda _: Verdict("held", "Yes.")), gather(tmp_path), Scale())
+    assert found["elsewhere"] == []
 
 
 def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:

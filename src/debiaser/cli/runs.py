@@ -132,10 +132,10 @@ def found_in(store: Any) -> list[dict[str, Any]]:
     from collections import Counter
 
     from debiaser.bench.studies import STUDIES
-    from debiaser.bench.studies.tally import Scale, findings
+    from debiaser.bench.studies.tally import RECIPES, Scale, findings
     from debiaser.report.studies import page_part
 
-    recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in ("fast", "paper"))
+    recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in RECIPES)
     if not recipes:
         return []
     scale = Scale(recipes.most_common(1)[0][0])

@@ -268,6 +268,7 @@ def show_study(found: Found, to_stderr: bool) -> None:
     lines = [
         f"Claim: {found['statement']}",
         f"{found['claim'].capitalize()} here {found['tested']}".rstrip() + f" ({found['scale']}). {found['sentence']}",
+        *(f"At another scale: {each}" for each in found["elsewhere"]),
         f"Protocol: {found['protocol']}",
         *([f"Also in the paper: {'; '.join(found['also_printed'])}."] if found["also_printed"] else []),
         *found["left_out"],

@@ -74,6 +74,7 @@ def markdown(found: Found) -> str:
         f"### `{found['study']}`: {found['title']}",
         f"*Claim*: {found['statement']}",
         f"*Here*: {verdict(found)} ({found['scale']}). {found['sentence']}",
+        *(f"*At another scale*: {each}" for each in found["elsewhere"]),
         table,
         f"*Protocol*: {found['protocol']}",
     ]

@@ -9,8 +9,10 @@ from debiaser.bench.paper import table
 from debiaser.bench.results import Result
 from debiaser.bench.spec import Spec
 from debiaser.bench.studies.store import Store, signature, strangers
-from debiaser.bench.studies.study import Cell, Study, Tally, at, read
+from debiaser.bench.studies.study import NOT_TESTABLE, Cell, Study, Tally, at, read
 from debiaser.report.names import plural
+
+RECIPES = ("fast", "paper")  # those that every benchmark has
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,29 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
         "not_run": [" ".join(each.words) for each in lacking],
+        "elsewhere": elsewhere(study, store, scale, tallies),
         "left_out": strangers(store, own, planned(scale.recipe, scale.epochs) | own),
     }
+
+
+def elsewhere(study: Study, store: Store, scale: Scale, told: Sequence[Tally]) -> list[str]:
+    """What the claim comes to with another recipe or length, a sentence for each that has runs enough to judge it."""
+    said, known = [], runs_of(told)
+    recipes = [each["spec"]["recipe"] for each in store.all() if each["recipe"] in RECIPES]
+    for recipe, epochs in sorted({(each["name"], epochs) for each in recipes for epochs in (0, each["epochs"])}):
+        other = Scale(recipe, scale.seeds, epochs or None)
+        tallies = tally(study, store, other)
+        run = {each.cell.place for each in tallies if each}
+        verdict = study.judge([each for each in tallies if each.cell.place in run])
+        if verdict.claim != NOT_TESTABLE and runs_of(tallies) - known:
+            said.append(f"{scale_in_words(tallies, other)}: {verdict.claim}. {verdict.sentence}")
+        known |= runs_of(tallies)
+    return said
+
+
+def runs_of(tallies: Sequence[Tally]) -> set[str]:
+    """The keys of the runs behind some cells."""
+    return {str(result["key"]) for each in tallies for result in each.results}
 
 
 def plain_cell(study: Study, tally: Tally) -> dict[str, Any]:
