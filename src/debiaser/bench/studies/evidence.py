@@ -102,8 +102,9 @@ second_easiest = Study(
     "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
     "counts training rows by norm over the largest norm at rho 0.5%, as a mean over runs. PGD ends below the published "
     "accuracy and the recipe `paper` reaches it, while twice the epochs do not (docs/methods/pgd.md). Neither changes "
-    "the counts much: hardly any row has a norm above half of the largest, nearly all of those are conflicting, and "
-    "the paper's dozens of aligned rows do not appear with its own recipe either. The augmentation turns the hue, "
+    "the counts much: hardly any row has a norm above half of the largest, and nearly all of those are conflicting. "
+    "The paper's dozens of aligned rows are there while the biased model is hardly trained (`--recipe paper --epochs "
+    "2`, told as another scale), but then with dozens of conflicting ones. The augmentation turns the hue, "
     "which is what is asked for: LfF trains without it at this recipe, and a row has PGD without it.",
 )
 
