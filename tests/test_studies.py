@@ -16,7 +16,7 @@ from debiaser.bench.measures import histogram, measures, selection
 from debiaser.bench.settings import SETTINGS
 from debiaser.bench.spec import as_declared, new_spec, planned_spec
 from debiaser.bench.studies import STUDIES, find_studies
-from debiaser.bench.studies.claims import welch
+from debiaser.bench.studies.claims import alike, welch
 from debiaser.bench.studies.store import differing, gather
 from debiaser.bench.studies.study import Study, Tally, Verdict, read
 from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
@@ -108,6 +108,19 @@ def test_claims(label: str, values: dict[str, float | tuple[float, ...]], claim:
         assert any(
             f"{np.mean(value):.2f}"[:4] in verdict.sentence or "%" in verdict.sentence for value in values.values()
         )
+
+
+def test_cells_are_compared_by_the_seeds_they_share() -> None:
+    study = STUDIES["gce_ablation"]
+    fall = dict(zip(ALPHAS, (19.9, 18.7, (18.1, 30.0), 17.4), strict=True))  # a second run of one alpha alone
+    verdict = study.judge(tallies(study, fall))
+    assert verdict.claim == "held" and "alpha 0.7, biased model 18.10, " in verdict.sentence
+    study = STUDIES["control"]
+    third = {"PGD": (97.0, 60.0), "Vanilla": 50.0, "Disen": 94.0}  # with its second seed PGD's mean is below Disen's
+    verdict = study.judge(tallies(study, third))
+    assert verdict.claim == "held" and "PGD 97.00 against 94.00" in verdict.sentence
+    one, other = (Tally(study.cells[0], (value,), (seed,), ({},)) for value, seed in ((1.0, 0), (2.0, 1)))
+    assert alike([one, other]) == [one, other], "none shared: better compared as they are than not at all"
 
 
 def test_colour_as_target_is_judged_with_its_histogram() -> None:

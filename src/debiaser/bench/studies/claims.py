@@ -64,6 +64,15 @@ def find(tallies: Iterable[Tally], name: str) -> Tally | None:
     return next((each for each in tallies if each.cell.name == name and each), None)
 
 
+def alike(found: Sequence[Tally]) -> list[Tally]:
+    """Cells to compare, with the seeds that all of them have: data and start differ from seed to seed.
+
+    Where they share none, as they are.
+    """
+    shared = set.intersection(*(set(each.seeds) for each in found))
+    return [each.of_seeds(shared) for each in found] if shared else list(found)
+
+
 def noise_of(one: Tally, other: Tally) -> float:
     """The deviation of a difference between single runs of both; 0 where it is not known."""
     return math.hypot(one.deviation or 0.0, other.deviation or 0.0)
@@ -77,7 +86,8 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
         rivals = [each for each in here if each and each.cell.name != name]
         if champion is None or len(rivals) < rivals_needed:
             return None
-        rival = max(rivals, key=lambda each: each.mean)
+        duels = [alike([champion, each]) for each in rivals]
+        champion, rival = min(duels, key=lambda duel: duel[0].mean - duel[1].mean)
         ahead = champion.mean - rival.mean
         tie = -noise_of(champion, rival) <= ahead < 0
         absent = [each.cell.name for each in here if not each]
@@ -98,7 +108,7 @@ def of_two(name: str, other: str, compare: Callable[[Tally, Tally], Finding]) ->
 
     def rule(here: Sequence[Tally]) -> Finding | None:
         one, two = find(here, name), find(here, other)
-        return None if one is None or two is None else compare(one, two)
+        return None if one is None or two is None else compare(*alike([one, two]))
 
     return rule
 
@@ -150,6 +160,7 @@ def falling(names: Sequence[str]) -> Rule:
         found = [each for each in (find(here, name) for name in names) if each is not None]
         if len(found) < len(names):
             return None
+        found = alike(found)
         falls = all(one.mean > two.mean for one, two in pairwise(found))
         return falls, ", ".join(named(each) for each in found)
 
@@ -163,7 +174,7 @@ def lowest(name: str) -> Rule:
         chosen = find(here, name)
         if chosen is None or not all(here):
             return None
-        others = [each for each in here if each is not chosen]
+        chosen, *others = alike([chosen, *(each for each in here if each is not chosen)])
         text = f"{named(chosen)}, the others {', '.join(named(each) for each in others)}"
         return all(chosen.mean <= each.mean for each in others), text
 
@@ -224,7 +235,7 @@ def same_order(rules: Sequence[str]) -> Judge:
         orders: dict[str, list[str]] = {}
         for rule in rules:
             under = [each for each in tallies if each and each.cell.name.endswith(f", {rule}")]
-            ranked = sorted(under, key=lambda each: -each.mean)
+            ranked = sorted(alike(under) if under else [], key=lambda each: -each.mean)
             orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
         if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
             return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")

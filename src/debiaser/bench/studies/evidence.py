@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from debiaser.bench.measures import BINS
-from debiaser.bench.studies.claims import Finding, above, both, combined, everywhere, find, named
+from debiaser.bench.studies.claims import Finding, above, alike, both, combined, everywhere, find, named
 from debiaser.bench.studies.comparisons import CMNIST_RHOS, cell
 from debiaser.bench.studies.study import Cell, Study, Tally, Verdict, places
 
@@ -64,6 +64,7 @@ def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:
     counts = [each for each in here if each.cell.metric == "samples"]
     if treated is None or plain is None or not all(counts):
         return None
+    treated, plain = alike([treated, plain])
     good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}"
     if counts:
         upper = {kind: {f"rows, {kind} {EDGES[k]}" for k in LARGE} for kind in KINDS}

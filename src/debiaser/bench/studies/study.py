@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -94,6 +94,11 @@ class Tally:
 
     def __bool__(self) -> bool:
         return bool(self.values)
+
+    def of_seeds(self, seeds: Collection[int]) -> "Tally":
+        """The same cell with the runs of these seeds alone."""
+        kept = [each for each in zip(self.values, self.seeds, self.results, strict=True) if each[1] in seeds]
+        return Tally(self.cell, *zip(*kept, strict=True)) if kept else Tally(self.cell)
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,9 @@ def protocol(study: Study, tallies: Sequence[Tally], scale: Scale) -> str:
     metrics = list(dict.fromkeys(AVERAGES.get(each.cell.metric, each.cell.metric) for each in tallies))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
     numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds"
-    data = "where we put the bias in, the data is drawn anew for each seed"
+    data = (
+        "where we put the bias in, the data is drawn anew for each seed, and cells are compared by the seeds they share"
+    )
     return f"Recipe `{scale.recipe}`{shortened(scale)}; {rule}. {numbers}; {data}. {study.protocol}".strip()
 
 
