@@ -100,7 +100,13 @@ def test_too_few_rows_for_umap(caplog):
 def test_umap_keeps_blobs_apart_and_is_seeded():
     pytest.importorskip("umap", reason="umap-learn is not installed: this test did not run")
     points, where = blobs(3, 90, d=8)
-    one, others = made.reduce_features(points, points[:5] + 1e-3, "umap", 2, 3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # a number that nobody else would set
+    try:
+        one, others = made.reduce_features(points, points[:5] + 1e-3, "umap", 2, 3)
+        assert torch.get_num_threads() == threads + 1, "training after it would give other sums"
+    finally:
+        torch.set_num_threads(threads)
     two, _ = made.reduce_features(points, points[:5] + 1e-3, "umap", 2, 3)
     assert np.array_equal(one, two) and others.shape == (5, 2)
     assert agree(made.fit_clusters(one, 3, "gmm", 0)(one), where)

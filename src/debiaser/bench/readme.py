@@ -29,7 +29,7 @@ from debiaser.report.records import own_row, record_table, regret_row
 from debiaser.report.speed_tables import markdown
 from debiaser.report.tables import markdown_table, summary_rows
 
-SEEDS = 3  # of every study but those that need more; further seeds of one cell would not be compared with anything
+SEEDS = 3  # that every study should have, but those that need more
 NOT_RUN = "*Not run yet.*\n"
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -93,7 +93,7 @@ def table(results: Path, what: str) -> str:
         if name == "usual":
             found = [result for result in found if is_usual(result)]
             continue
-        found = [result for result in found if str(result.get(name)) == value]
+        found = [each for each in found if str(each.get(name, each["spec"]["fields"].get(name))) == value]
     rows = markdown_table(summary_rows(found)) if found else NOT_RUN.rstrip()
     return "\n\n".join([rows, *left_out]) + "\n"
 
@@ -108,9 +108,9 @@ def is_usual(result: Result) -> bool:
 
 
 def studies(results: Path, short: bool) -> str:
-    """What every study says of the kept results, at the recipe `fast` with three seeds; in short, a line of each."""
+    """What every study says of all results at the recipe `fast`, and which of three seeds lack; or a line of each."""
     store = gather(results / "no runs", results)
-    found = [findings(each, store, Scale("fast", SEEDS)) for each in STUDIES.values()]
+    found = [findings(each, store, Scale("fast"), Scale("fast", SEEDS)) for each in STUDIES.values()]
     if short:
         return report.summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]

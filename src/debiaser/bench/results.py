@@ -17,6 +17,7 @@ PARTS: dict[str, Any] = {
     **dict.fromkeys(("seed", "samples_seen"), int | float),
     "rho": int | float | None,
 }
+ACCURACIES = ("unbiased", "group_average", "worst_group")
 LARGEST = 1e30  # no count, time or accuracy is beyond; 1e999 is read as infinity
 HISTORY = (
     *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
@@ -65,7 +66,21 @@ def examine(path: Path, key: str) -> Result:
             raise ValueError(f"its {name} are not all numbers")
     if None in result["seconds"].values() or not is_number(result["samples_seen"]):
         raise ValueError("its seconds or samples_seen are not all numbers")
+    if any(not 0 <= (result["metrics"].get(name) or 0) <= 100 for name in ACCURACIES):
+        raise ValueError("its accuracies are no percentages")
+    if result.get("histogram") and not is_histogram(result["histogram"]):
+        raise ValueError("its histogram is none")
     return result
+
+
+def is_histogram(value: object) -> bool:
+    """Whether it has counts of both kinds of rows, by the same bins, and their means."""
+    if not isinstance(value, dict) or not isinstance(value.get("mean"), dict):
+        return False
+    aligned, conflicting = value.get("aligned"), value.get("conflicting")
+    if not isinstance(aligned, list) or not isinstance(conflicting, list) or len(aligned) != len(conflicting):
+        return False
+    return all(map(is_number, [*aligned, *conflicting, *value["mean"].values()]))
 
 
 def refuse(constant: str) -> float:

@@ -140,7 +140,7 @@ def found_in(store: Any) -> list[dict[str, Any]]:
         return []
     scale = Scale(recipes.most_common(1)[0][0])
     parts = [page_part(findings(each, store, scale)) for each in STUDIES.values()]
-    return parts if any(each["runs"] for each in parts) else []
+    return parts if any(each["runs"] or each["elsewhere"] for each in parts) else []
 
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:

@@ -104,9 +104,10 @@ def reduce_features(
     if how == "none" or len(points) == 1:  # of one row there is nothing to learn
         return points, others
     sample = points[chosen_rows(len(points), limit, seed)]
-    reducer = new_reducer(how, sample, components, seed)
+    reducer, threads = new_reducer(how, sample, components, seed), torch.get_num_threads()
     reducer.fit(sample)
     reduced = [reducer.transform(each) if len(each) else np.empty((0, components)) for each in (points, others)]
+    torch.set_num_threads(threads)  # UMAP's compiler sets the number of all cores for the whole process
     return np.asarray(reduced[0], dtype=np.float64), np.asarray(reduced[1], dtype=np.float64)
 
 

@@ -64,18 +64,38 @@ def find(tallies: Iterable[Tally], name: str) -> Tally | None:
     return next((each for each in tallies if each.cell.name == name and each), None)
 
 
-def alike(found: Sequence[Tally]) -> list[Tally]:
-    """Cells to compare, with the seeds that all of them have: data and start differ from seed to seed.
+def alike(found: Sequence[Tally]) -> tuple[list[Tally], str]:
+    """Cells to compare, with the seeds that all of them have, as data and start differ from seed to seed.
 
-    Where they share none, as they are.
+    And words about it: empty where all of their seeds are the same. Where they share none, they stay as they are.
     """
     shared = set.intersection(*(set(each.seeds) for each in found))
-    return [each.of_seeds(shared) for each in found] if shared else list(found)
+    if not shared:
+        return list(found), " (they share no seed)"
+    cut = [each.of_seeds(shared) for each in found]
+    if all(len(each.seeds) == len(shared) for each in found):
+        return cut, ""
+    return cut, f" (by the seed{'s' * (len(shared) > 1)} they share: {', '.join(map(str, sorted(shared)))})"
+
+
+def in_seeds(found: Sequence[Tally], holds: Callable[..., bool]) -> str:
+    """` in 2 of 3 seeds`, where something is not true of the single seeds that cells share; empty if it is of all."""
+    seeds = [each.seeds for each in found]
+    if len(set(seeds)) > 1 or len(seeds[0]) < 2:
+        return ""
+    true = sum(holds(*values) for values in zip(*(each.values for each in found), strict=True))
+    return f" (so in {true} of {len(seeds[0])} seeds)" if true < len(seeds[0]) else ""
 
 
 def noise_of(one: Tally, other: Tally) -> float:
     """The deviation of a difference between single runs of both; 0 where it is not known."""
     return math.hypot(one.deviation or 0.0, other.deviation or 0.0)
+
+
+def lead(one: Tally, other: Tally) -> float:
+    """By how much one mean is above another; 0 where it is below by less than a deviation, which is a tie (D29)."""
+    ahead = one.mean - other.mean
+    return 0.0 if -noise_of(one, other) <= ahead < 0 else ahead
 
 
 def best(name: str, rivals_needed: int = 1) -> Rule:
@@ -87,12 +107,11 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
         if champion is None or len(rivals) < rivals_needed:
             return None
         duels = [alike([champion, each]) for each in rivals]
-        champion, rival = min(duels, key=lambda duel: duel[0].mean - duel[1].mean)
-        ahead = champion.mean - rival.mean
-        tie = -noise_of(champion, rival) <= ahead < 0
+        (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
+        ahead, tie = champion.mean - rival.mean, lead(champion, rival) == 0
         absent = [each.cell.name for each in here if not each]
         text = f"{named(champion)} against {number(rival)} of the best other, {rival.cell.name}"
-        text += " (a tie within one deviation)" if tie else ""
+        text += (" (a tie within one deviation)" if tie else "") + words
         return ahead >= 0 or tie, text + (f" (without {', '.join(absent)})" if absent else "")
 
     return rule
@@ -108,7 +127,11 @@ def of_two(name: str, other: str, compare: Callable[[Tally, Tally], Finding]) ->
 
     def rule(here: Sequence[Tally]) -> Finding | None:
         one, two = find(here, name), find(here, other)
-        return None if one is None or two is None else compare(*alike([one, two]))
+        if one is None or two is None:
+            return None
+        pair, words = alike([one, two])
+        good, text = compare(*pair)
+        return good, text + words
 
     return rule
 
@@ -118,7 +141,8 @@ def above(name: str, other: str, by: float = 0.0) -> Rule:
 
     def compare(one: Tally, two: Tally) -> Finding:
         ahead = one.mean - two.mean
-        return ahead >= by and (ahead > 0 or by < 0), difference(one, two)
+        good = ahead >= by and (ahead > 0 or by < 0)
+        return good, difference(one, two) + (in_seeds([one, two], lambda a, b: a - b >= by) if good else "")
 
     return of_two(name, other, compare)
 
@@ -160,9 +184,10 @@ def falling(names: Sequence[str]) -> Rule:
         found = [each for each in (find(here, name) for name in names) if each is not None]
         if len(found) < len(names):
             return None
-        found = alike(found)
+        found, words = alike(found)
         falls = all(one.mean > two.mean for one, two in pairwise(found))
-        return falls, ", ".join(named(each) for each in found)
+        words += in_seeds(found, lambda *values: list(values) == sorted(values, reverse=True)) if falls else ""
+        return falls, ", ".join(named(each) for each in found) + words
 
     return rule
 
@@ -174,8 +199,8 @@ def lowest(name: str) -> Rule:
         chosen = find(here, name)
         if chosen is None or not all(here):
             return None
-        chosen, *others = alike([chosen, *(each for each in here if each is not chosen)])
-        text = f"{named(chosen)}, the others {', '.join(named(each) for each in others)}"
+        (chosen, *others), words = alike([chosen, *(each for each in here if each is not chosen)])
+        text = f"{named(chosen)}, the others {', '.join(named(each) for each in others)}{words}"
         return all(chosen.mean <= each.mean for each in others), text
 
     return rule
@@ -233,13 +258,15 @@ def same_order(rules: Sequence[str]) -> Judge:
 
     def judge(tallies: Sequence[Tally]) -> Verdict:
         orders: dict[str, list[str]] = {}
+        run = [each for each in tallies if each]
+        shared, told = alike(run) if run else ([], "")
         for rule in rules:
-            under = [each for each in tallies if each and each.cell.name.endswith(f", {rule}")]
-            ranked = sorted(alike(under) if under else [], key=lambda each: -each.mean)
+            under = [each for each in shared if each.cell.name.endswith(f", {rule}")]
+            ranked = sorted(under, key=lambda each: -each.mean)
             orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
         if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
             return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
-        words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items())
+        words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items()) + told
         return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")
 
     return judge

@@ -64,8 +64,8 @@ def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:
     counts = [each for each in here if each.cell.metric == "samples"]
     if treated is None or plain is None or not all(counts):
         return None
-    treated, plain = alike([treated, plain])
-    good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}"
+    (treated, plain), words = alike([treated, plain])
+    good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}{words}"
     if counts:
         upper = {kind: {f"rows, {kind} {EDGES[k]}" for k in LARGE} for kind in KINDS}
         aligned, conflicting = (sum(each.mean for each in counts if each.cell.name in upper[kind]) for kind in KINDS)

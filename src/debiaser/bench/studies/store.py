@@ -115,9 +115,17 @@ def checked(path: Path, key: str) -> Result:
     spec = result["spec"]
     if digest_of(spec) != str(result["key"]).rpartition("-")[2]:
         raise ValueError("its settings are not those that its key was made of")
-    if not isinstance(result["seed"], int) or spec.get("seed") != result["seed"]:
-        raise ValueError("its seed is not that of its settings")
+    if not is_count(result["seed"], 0) or spec.get("seed") != result["seed"]:
+        raise ValueError("its seed is none, or not that of its settings")
+    recipe = spec.get("recipe")
+    if not isinstance(recipe, dict) or recipe.get("name") != result["recipe"] or not is_count(recipe.get("epochs"), 1):
+        raise ValueError("its settings have no usable recipe")
     return result
+
+
+def is_count(value: object, least: int) -> bool:
+    """Whether it is a whole number of at least so much."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 Specs = Mapping[str, Mapping[str, Any]]  # plain specs by their signatures

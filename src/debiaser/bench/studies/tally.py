@@ -78,13 +78,14 @@ def by_signature(specs: Iterable[Spec]) -> dict[str, dict[str, Any]]:
     return {signature(plain): plain for plain in (spec.plain() for spec in specs)}
 
 
-def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
-    """What a study says, as plain values."""
+def findings(study: Study, store: Store, scale: Scale, wanted: Scale | None = None) -> dict[str, Any]:
+    """What a study says, as plain values; `wanted`: at which scale runs that lack are named, if not at its own."""
     tallies = tally(study, store, scale)
     verdict = study.judge(tallies)
     specs = [cell.spec(scale.recipe, 0, scale.epochs) for cell in study.cells]
     own = by_signature(specs)
-    lacking = missing([study], store, scale)
+    others = elsewhere(study, store, scale, tallies)
+    told = by_signature(cell.spec(each.recipe, 0, each.epochs) for each in others for cell in study.cells)
     return {
         "study": study.label,
         "title": study.title,
@@ -99,23 +100,24 @@ def findings(study: Study, store: Store, scale: Scale) -> dict[str, Any]:
         "figure": study.figure,
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
-        "not_run": [" ".join(each.words) for each in lacking],
-        "elsewhere": elsewhere(study, store, scale, tallies),
-        "left_out": strangers(store, own, planned(scale.recipe, scale.epochs) | own),
+        "not_run": [" ".join(each.words) for each in missing([study], store, wanted or scale)],
+        "elsewhere": list(others.values()),
+        "left_out": strangers(store, own, planned(scale.recipe, scale.epochs) | own | told),
     }
 
 
-def elsewhere(study: Study, store: Store, scale: Scale, told: Sequence[Tally]) -> list[str]:
+def elsewhere(study: Study, store: Store, scale: Scale, told: Sequence[Tally]) -> dict[Scale, str]:
     """What the claim comes to with another recipe or length, a sentence for each that has runs enough to judge it."""
-    said, known = [], runs_of(told)
+    said, known = {}, runs_of(told)
     recipes = [each["spec"]["recipe"] for each in store.all() if each["recipe"] in RECIPES]
     for recipe, epochs in sorted({(each["name"], epochs) for each in recipes for epochs in (0, each["epochs"])}):
         other = Scale(recipe, scale.seeds, epochs or None)
         tallies = tally(study, store, other)
         run = {each.cell.place for each in tallies if each}
-        verdict = study.judge([each for each in tallies if each.cell.place in run])
-        if verdict.claim != NOT_TESTABLE and runs_of(tallies) - known:
-            said.append(f"{scale_in_words(tallies, other)}: {verdict.claim}. {verdict.sentence}")
+        whole, here = study.judge(tallies), study.judge([each for each in tallies if each.cell.place in run])
+        if whole.claim != NOT_TESTABLE and runs_of(tallies) - known:
+            claim = f"{whole.claim} {whole.tested}".rstrip()
+            said[other] = f"{scale_in_words(tallies, other)}: {claim}. {here.sentence}"
         known |= runs_of(tallies)
     return said
 
@@ -213,9 +215,7 @@ def protocol(study: Study, tallies: Sequence[Tally], scale: Scale) -> str:
     metrics = list(dict.fromkeys(AVERAGES.get(each.cell.metric, each.cell.metric) for each in tallies))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
     numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds"
-    data = (
-        "where we put the bias in, the data is drawn anew for each seed, and cells are compared by the seeds they share"
-    )
+    data = "where we put the bias in, the data is drawn anew for each seed"
     return f"Recipe `{scale.recipe}`{shortened(scale)}; {rule}. {numbers}; {data}. {study.protocol}".strip()
 
 
