@@ -330,6 +330,21 @@ def test_the_page_of_a_folder_says_what_each_study_found(tmp_path: Path) -> None
     assert page.count(">no runs<") == sum(not each["runs"] for each in told) > 0
 
 
+def test_the_page_takes_copies_of_results(tmp_path: Path) -> None:
+    study, folder = STUDIES["scored_pictures"], tmp_path / "results" / "cmnist"
+    folder.mkdir(parents=True)
+    for name, value in (("Clean", 97.0), ("Augmented", 96.0)):
+        copy = result(study, name, 0, value)
+        (folder / f"{copy['key']}.json").write_text(json.dumps(copy))
+    (folder / "cmnist-half-0123456789.json").write_text("{")
+    (folder / "notes.json").write_text("[]")
+    report(tmp_path / "results", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Clean 97.00, Augmented 96.00, difference +1.00" in page
+    assert "cmnist/cmnist-half-0123456789.json: it was left out: it is no complete JSON" in page
+    assert page.count("cmnist-half") == page.count("notes.json was left out") == 1, "each is named once"
+
+
 def test_the_page_names_what_no_study_counts(tmp_path: Path) -> None:
     study = STUDIES["scored_pictures"]
     write(tmp_path, result(study, "Clean", 0, 97.0))

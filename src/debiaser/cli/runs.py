@@ -107,7 +107,7 @@ def train(
 
 @app.command()
 def report(
-    runs_dir: Annotated[Path, typer.Argument(help="A folder with finished runs.")],
+    runs_dir: Annotated[Path, typer.Argument(help="A folder with finished runs, or with copies of their results.")],
     out: Annotated[Path | None, typer.Option(help="The page to write; by default report.html in that folder.")] = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
@@ -116,9 +116,10 @@ def report(
     from debiaser.bench.studies.store import gather
     from debiaser.report.page import find_runs, write_page
 
-    runs, store = find_runs(runs_dir), gather(runs_dir)
+    runs, store = find_runs(runs_dir), gather(runs_dir, runs_dir)
     named = {sentence.partition(":")[0] for sentence in runs.left_out}
-    more = [sentence for sentence in store.left_out if sentence.partition("/result.json")[0] not in named]
+    files = {sentence: sentence.partition(" was left out")[0] for sentence in store.left_out}
+    more = [sentence for sentence, name in files.items() if name.removesuffix("/result.json") not in named]
     runs.left_out += [f"Studies: {sentence}" for sentence in more]
     page = write_page(runs, out or runs_dir / "report.html", studies=found_in(store))
     if as_json:

@@ -55,8 +55,12 @@ def number(value: Any) -> float | None:
 
 
 def read_result(folder: Path) -> Result:
-    """The content of result.json and its `folder`; an error of UNREADABLE says why it is not one of ours."""
-    content = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    """The content of result.json and its `folder`; an error of UNREADABLE says why it is not one of ours.
+
+    A file in place of a folder is a copy of a result, with nothing beside it.
+    """
+    path = folder / "result.json" if folder.is_dir() else folder
+    content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "protocol" not in content:
         raise ValueError("no run of debiaser: it names no protocol")
     for name, kind in {"dataset": str, "method": str, "metrics": dict}.items():
@@ -84,21 +88,25 @@ def why(error: BaseException) -> str:
 
 
 def survey(folder: Path) -> Found:
-    """The run folders at any depth below `folder`, sorted."""
+    """The run folders and copies of results (`<dataset>/<dataset>-....json`) at any depth below `folder`, sorted."""
     found: list[Path] = []
     left_out: list[str] = []
     for name, subfolders, files in os.walk(folder):
         subfolders.sort()
         here = Path(name)
         shown = here.relative_to(folder).as_posix() if here != folder else here.name
-        if "result.json" in files:
+        copies = sorted(each for each in files if each.startswith(f"{here.name}-") and each.endswith(".json"))
+        for each in [here] * ("result.json" in files) + [here / copy for copy in copies]:
             try:
-                read_result(here)
+                read_result(each)
             except UNREADABLE as error:
-                left_out.append(f"{shown}: result.json was left out: {why(error)}.")
+                what = f"{shown}: result.json" if each == here else f"{shown}/{each.name}: it"
+                left_out.append(f"{what} was left out: {why(error)}.")
             else:
-                found.append(here)
-        elif "checkpoint" in subfolders or any(trace in files for trace in TRACES):
+                found.append(each)
+        if "result.json" in files:
+            continue
+        if "checkpoint" in subfolders or any(trace in files for trace in TRACES):
             left_out.append(f"{shown}: left out, the run has no result.json: it was stopped or is still going.")
     return Found(found, left_out)
 
