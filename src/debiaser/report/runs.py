@@ -104,9 +104,8 @@ def survey(folder: Path) -> Found:
                 left_out.append(f"{what} was left out: {why(error)}.")
             else:
                 found.append(each)
-        if "result.json" in files:
-            continue
-        if "checkpoint" in subfolders or any(trace in files for trace in TRACES):
+        traces = "checkpoint" in subfolders or any(trace in files for trace in TRACES)
+        if traces and "result.json" not in files:
             left_out.append(f"{shown}: left out, the run has no result.json: it was stopped or is still going.")
     return Found(found, left_out)
 

@@ -108,11 +108,11 @@ def best(name: str, rivals_needed: int = 1) -> Rule:
             return None
         duels = [alike([champion, each]) for each in rivals]
         (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
-        ahead, tie = champion.mean - rival.mean, lead(champion, rival) == 0
+        good, behind = lead(champion, rival) >= 0, champion.mean < rival.mean
         absent = [each.cell.name for each in here if not each]
         text = f"{named(champion)} against {number(rival)} of the best other, {rival.cell.name}"
-        text += (" (a tie within one deviation)" if tie else "") + words
-        return ahead >= 0 or tie, text + (f" (without {', '.join(absent)})" if absent else "")
+        text += (" (a tie within one deviation)" if good and behind else "") + words
+        return good, text + (f" (without {', '.join(absent)})" if absent else "")
 
     return rule
 
