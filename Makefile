@@ -44,7 +44,7 @@ check: $(MADE)/test
 	$(PY) tests/known_vulnerabilities.py
 
 results: $(MADE)/package
-	$(PY) -m debiaser.bench.readme
+	$(PY) -m debiaser.paper.documents
 
 faults: $(MADE)/test
 	OMP_NUM_THREADS=1 $(PY) -m pytest -rs -m long

@@ -24,23 +24,20 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from debiaser.auditing import audit, health, reliance
+from debiaser.auditing import diagnosis, examine, swap_test
 from debiaser.auditing import verdict as rules
-from debiaser.auditing.asking import find_views, try_swaps
-from debiaser.auditing.audit import Plan
-from debiaser.auditing.kinds import judge_kinds
-from debiaser.auditing.material import Material
-from debiaser.auditing.memory import own_of
-from debiaser.auditing.scoring import Desk, easy_models, plain_models
-from debiaser.auditing.subject import Subject
-from debiaser.auditing.swap import SwapTest
+from debiaser.auditing.crossval import Desk, easy_models, plain_models
+from debiaser.auditing.diagnosis import judge_kinds
+from debiaser.auditing.examine import Plan
+from debiaser.auditing.inputs import Material, Subject, own_of
+from debiaser.auditing.swap_test import SwapTest, find_views, try_swaps
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
-from debiaser.data import digits, inject, raw
-from debiaser.data.partition import folds, units_per_class
+from debiaser.data import bias, sources
+from debiaser.data.benchmarks import digits
+from debiaser.data.own.splits import folds, units_per_class
 from debiaser.data.split import Split
-from debiaser.files import locked, write_text
+from debiaser.io import derive, locked, numpy_stream, write_text
 from debiaser.learn.engine import Silence
-from debiaser.randomness import derive, numpy_stream
 
 IMBALANCE = 20  # rows of the largest class to those of the smallest, sizes in geometric steps
 DRAWS = 10  # of every set with a shortcut
@@ -103,15 +100,15 @@ def frozen() -> dict[str, float]:
     plan = Plan()
     return {
         "matters_points": rules.MATTERS,
-        "level": reliance.LEVEL,
+        "level": swap_test.LEVEL,
         "off_data": rules.OFF_DATA,
         "eligible": rules.ELIGIBLE,
         "units": rules.UNITS,
-        "weak": health.WEAK,
-        "few_errors": health.FEW,
-        "confident": audit.CONFIDENT,
-        "recoverable": audit.RECOVERABLE,
-        "permutations": reliance.PERMUTATIONS,
+        "weak": diagnosis.WEAK,
+        "few_errors": diagnosis.FEW,
+        "confident": examine.CONFIDENT,
+        "recoverable": examine.RECOVERABLE,
+        "permutations": swap_test.PERMUTATIONS,
         "folds": plan.folds,
         "plain_seeds": plan.plain_seeds,
         "easy_seeds": plan.seeds,
@@ -125,7 +122,7 @@ def grey(source: str, data: Path, stream: np.random.Generator) -> tuple[np.ndarr
         parts = digits.parts().values()
         return np.concatenate([part.pictures for part in parts]), np.concatenate([part.target for part in parts])
     name = ("mnist", "fashion_mnist")[stream.integers(2)] if source == "subset" else source
-    found = raw.load(name, data)
+    found = sources.load(name, data)
     x, y = found.x_train, found.y_train.astype(np.int64)
     if source == "subset":
         kept = np.sort(stream.permutation(10)[:SUBSET])
@@ -146,9 +143,9 @@ def make(chosen: Set, data: Path) -> Split:
     x, target = torch.from_numpy(np.ascontiguousarray(x[rows])), target[rows]
     colours = np.ones((len(rows), 3), np.float32)
     if chosen.rho is not None:
-        colours = inject.draw_colours(inject.draw_bias(target, chosen.rho, classes, stream), stream)
-    labels = inject.flip_labels(target, chosen.flips, classes, stream)
-    pictures = inject.coloured(x, torch.from_numpy(colours))(torch.arange(len(rows)))
+        colours = bias.draw_colours(bias.draw_bias(target, chosen.rho, classes, stream), stream)
+    labels = bias.flip_labels(target, chosen.flips, classes, stream)
+    pictures = bias.coloured(x, torch.from_numpy(colours))(torch.arange(len(rows)))
     pictures = (pictures * 255).round().to(torch.uint8)
     return Split.of(pictures, torch.from_numpy(labels), tuple(str(k) for k in range(classes)))
 
@@ -167,8 +164,8 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
     swaps = try_swaps(subject, desk, plain, find_views(subject, desk, ()), Silence())
     if not isinstance(swaps, SwapTest):
         return CANNOT_TELL, [str(swaps)], None, "swaps"
-    skill = health.above_chance(plain.answer == y, y)
-    word, reasons = rules.verdict(swaps, Health(skill, health.FEW))
+    skill = diagnosis.above_chance(plain.answer == y, y)
+    word, reasons = rules.verdict(swaps, Health(skill, diagnosis.FEW))
     if word != NO_EVIDENCE:  # what the easy model says could not change it
         return word, reasons, swaps, "swaps"
     if hasty:
@@ -176,8 +173,11 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
     desk, easy = easy_models(desk, plan.seeds)
     missed, stage = int((easy.answer != y).sum()), "easy"
     rest = False
-    if missed >= health.FEW and audit.many(audit.surely_missed(easy, easy.answer != y), len(y)):
-        rest, stage = audit.recoverable(easy, judge_kinds(desk, easy, plan.judge_seeds), np.arange(len(y)), y), "judge"
+    if missed >= diagnosis.FEW and examine.many(examine.surely_missed(easy, easy.answer != y), len(y)):
+        rest, stage = (
+            examine.recoverable(easy, judge_kinds(desk, easy, plan.judge_seeds), np.arange(len(y)), y),
+            "judge",
+        )
     return *rules.verdict(swaps, Health(skill, missed, rest)), swaps, stage
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from clusters import conflicting_in
 
-from debiaser.bench.settings import SETTINGS
-from debiaser.bench.spec import new_spec
 from debiaser.data import DATASETS, Benchmark
-from debiaser.files import write_json
+from debiaser.io import write_json
+from debiaser.learn.forward import Outputs
+from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import new_net
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.outputs import Outputs
 from debiaser.methods.bpa import class_clusters
 from debiaser.methods.task import Task
+from debiaser.paper.settings import SETTINGS
+from debiaser.paper.spec import new_spec
 
 MANY = (2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from debiaser.files import write_json
+from debiaser.io import write_json
 
 
 def conflicting_in(clusters: NDArray[np.int64], conflicting: NDArray[np.bool_]) -> dict[str, float]:

@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
-from debiaser.bench import experiment
-from debiaser.bench.spec import new_spec
-from debiaser.bench.speed.timing import Times, Way, interleaved, ratio, typical
-from debiaser.bench.speed.usual import stock_simconv1
-from debiaser.learn.facts import environment
-from debiaser.learn.freed_memory import keep_freed_memory
+from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
+from debiaser.paper import experiment
+from debiaser.paper.spec import new_spec
+from debiaser.paper.speed.timing import Times, Way, interleaved, ratio, typical
+from debiaser.paper.speed.ways import stock_simconv1
 
 BATCH, SIDE = 128, 1024
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"ours": SimConv1, "stock layers": stock_simconv1}

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from debiaser.data import digits
 from debiaser.data.augment import PAPER
+from debiaser.data.benchmarks import digits
 
 SCALE, COLUMNS, ROWS = 3, 14, 6
 

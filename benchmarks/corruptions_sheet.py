@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from debiaser.data import raw
-from debiaser.data.cifar10 import CLASSES
-from debiaser.data.corruptions import NAMES, corrupt
-from debiaser.report.sheet import write_sheet
+from debiaser.data import sources
+from debiaser.data.benchmarks.cifar import CLASSES
+from debiaser.data.benchmarks.corruptions import NAMES, corrupt
+from debiaser.report.figures import write_sheet
 
 SHADES = 75, 110  # mean of the picture shown of each class, the first such in the test file: white hides snow
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--data", type=Path)
     chosen = parser.parse_args()
-    cifar = raw.load("cifar10", chosen.data)
+    cifar = sources.load("cifar10", chosen.data)
     light = cifar.x_test.mean((1, 2, 3))
     good = (light > SHADES[0]) & (light < SHADES[1])
     rows = np.array([np.flatnonzero(good & (cifar.y_test == number))[0] for number in range(len(CLASSES))])

@@ -23,12 +23,11 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, Dataset
 
-from debiaser.bench.speed.timing import Spread, in_fresh_process, peak_mb
 from debiaser.data import weights
-from debiaser.data.pictures import Files, Pictures
-from debiaser.learn.efficientnet import EfficientNetLite0
-from debiaser.learn.encoders import Encoder, find_encoder
+from debiaser.data.images import Files, Pictures
+from debiaser.learn.encoders import EfficientNetLite0, Encoder, find_encoder
 from debiaser.learn.features import features
+from debiaser.paper.speed.timing import Spread, in_fresh_process, peak_mb
 
 SIZE, BATCH = 224, 64
 

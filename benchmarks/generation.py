@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from debiaser.bench.speed import material, usual
-from debiaser.bench.speed.timing import Spread, in_fresh_process
-from debiaser.data import DATASETS, Split, bar, gallery
-from debiaser.learn.freed_memory import keep_freed_memory
+from debiaser.data import DATASETS, Split
+from debiaser.data.benchmarks import bar, gallery
+from debiaser.learn.machine import keep_freed_memory
+from debiaser.paper.speed import timing, ways
+from debiaser.paper.speed.timing import Spread, in_fresh_process
 
 SIZE, BATCH, WORKERS = 224, 32, 2
 RHO = {"mbmnist": 0.1, "ccifar": 0.01}
@@ -56,7 +57,7 @@ def starts(name: str, data: Path) -> dict[str, Any]:
     return found
 
 
-class Normalised(usual.Opened):
+class Normalised(ways.Opened):
     """One picture at a time: opened, resized and scaled by Pillow, then normalised."""
 
     def __getitem__(self, row: int) -> torch.Tensor:
@@ -75,7 +76,7 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
     """
     keep_freed_memory()  # as the commands that train do
     torch.set_num_threads(1)  # as in the loader's workers: the threads that decode are our own
-    with material.jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
+    with timing.jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(paths):
             at = Path(folder, "bar", "test" if number % 8 == 0 else "train", f"{bar.CLASSES[number % 6]}_{number}.jpg")
             at.parent.mkdir(parents=True, exist_ok=True)

@@ -25,9 +25,9 @@ from torch.utils.data import TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, ResNetConfig, ResNetForImageClassification
 
 from debiaser import gradient_norms
-from debiaser.bench.speed.timing import Way, difference, in_fresh_process, interleaved, peak_mb, ratio
-from debiaser.learn.calls import logits_of
+from debiaser.learn.forward import logits_of
 from debiaser.learn.nets import SimConv1
+from debiaser.paper.speed.timing import Way, difference, in_fresh_process, interleaved, peak_mb, ratio
 
 Run = Callable[[], Tensor]
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from debiaser.files import write_json
+from debiaser.io import write_json
 from debiaser.methods import METHODS
 
 ONCE = ("score", "groups")  # done once, however long the training

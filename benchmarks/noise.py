@@ -17,19 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from debiaser.auditing.audit import Examined, Plan, examine
-from debiaser.auditing.kinds import KINDS, name_kinds
-from debiaser.auditing.material import Material
-from debiaser.auditing.memory import own_of
-from debiaser.auditing.repair import PLAIN_PGD, VANILLA, Way, compete
-from debiaser.auditing.scoring import Desk
-from debiaser.auditing.subject import Subject
-from debiaser.data import cmnist
+from debiaser.auditing.candidates import PLAIN_PGD, VANILLA, Way, compete
+from debiaser.auditing.crossval import Desk
+from debiaser.auditing.diagnosis import KINDS, name_kinds
+from debiaser.auditing.examine import Examined, Plan, examine
+from debiaser.auditing.inputs import Material, Subject, own_of
+from debiaser.data.benchmarks import mnist
 from debiaser.data.split import Benchmark
-from debiaser.files import write_text
+from debiaser.io import write_text
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import effective_sample_size
+from debiaser.learn.sampler import effective_sample_size
 
 SETTINGS = ((0.01, 0.05), (0.05, 0.02), (0.05, 0.0), (0.01, 0.0))  # rho, flips
 WEIGHED = "PGD, likely mislabelled rows weigh less"
@@ -76,7 +74,7 @@ def measure(
     rho: float, noise: float, data: Path, work: Path, rows: int, seeds: int, epochs: int, workers: int
 ) -> dict[str, Any]:
     """One setting: what the kinds were called, and the unbiased accuracy of the models."""
-    benchmark = cmnist.load(data, rho, 0, noise=noise)
+    benchmark = mnist.load_cmnist(data, rho, 0, noise=noise)
     examined, material, train = look(benchmark, rows, work / f"rho{rho:g}-flips{noise:g}-{rows}", workers)
     y, truth = benchmark.train.y, benchmark.truth["train"]
     flipped = truth.flipped(y)[:train].numpy()

@@ -21,12 +21,12 @@ import torch
 from PIL import Image
 from sklearn.metrics import average_precision_score
 
-from debiaser.data import ccifar, cmnist, mbmnist
+from debiaser.data.benchmarks import cifar, mnist
 from debiaser.data.split import Split
-from debiaser.files import write_json
+from debiaser.io import write_json
 
 WORDS = {"positive": "Tuesday", "negative": "Thursday"}  # neutral, one for each label
-BENCHMARKS = {"cmnist": (cmnist, 0.01), "mbmnist": (mbmnist, 0.1), "ccifar": (ccifar, 0.05)}  # with their rho
+BENCHMARKS = {"cmnist": (mnist, 0.01), "mbmnist": (mnist, 0.1), "ccifar": (cifar, 0.05)}  # with their rho
 QUIET = 25  # percent of the processors busy with other things, at most, for a time that counts
 FOLLOWS = 0.97  # share of the training rows in which the word goes with the label
 
@@ -48,7 +48,7 @@ def read_scores(path: str) -> dict[str, dict[str, str]]:
 
 def run_cmnist(data: Path, work: Path, noise: float) -> dict[str, Any]:
     """5,000 coloured digits as a plain folder: how well the audit ranks the conflicting ones."""
-    benchmark = cmnist.load(data, 0.01, 0, noise=noise)
+    benchmark = mnist.load_cmnist(data, 0.01, 0, noise=noise)
     rows = torch.arange(5000)
     labels, truth = benchmark.train.y, benchmark.truth["train"]
     source, against = work / f"cmnist-{noise:g}", truth.conflicting(labels)

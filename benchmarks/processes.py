@@ -15,17 +15,16 @@ from pathlib import Path
 
 import torch
 
-from debiaser.bench.speed.timing import Spread
-from debiaser.data import cmnist, mbmnist
 from debiaser.data.augment import PAPER
+from debiaser.data.benchmarks import mnist
 from debiaser.data.split import Benchmark
+from debiaser.learn.distributed import ALONE, Processes, joined, sharing
 from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
+from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import new_net
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.processes import ALONE, Processes, joined
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import Shuffle
-from debiaser.learn.sharing import sharing
+from debiaser.learn.sampler import Shuffle
+from debiaser.paper.speed.timing import Spread
 
 
 class Steps:
@@ -76,8 +75,8 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with joined("cpu") as processes:
-        digits = cmnist.load(chosen.data, 0.005, 0)
-        larger = mbmnist.load(chosen.data, 0.1, 0)
+        digits = mnist.load_cmnist(chosen.data, 0.005, 0)
+        larger = mnist.load_mbmnist(chosen.data, 0.1, 0)
         plans = {
             "cmnist, 28 px, batches of 128": (digits, 128, 1),
             "cmnist, 28 px, batches of 256": (digits, 256, 1),

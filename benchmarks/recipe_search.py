@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from debiaser.bench.experiment import detector
-from debiaser.bench.metrics import accuracies, detection, validation
-from debiaser.bench.settings import SETTINGS
-from debiaser.bench.spec import new_spec
-from debiaser.data import cmnist, digits
 from debiaser.data.augment import AUGMENTATIONS
-from debiaser.data.coloured import Grey, colour_benchmark
+from debiaser.data.benchmarks import digits, mnist
+from debiaser.data.benchmarks.mnist import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
+from debiaser.learn.forward import predict
 from debiaser.learn.nets import new_net
-from debiaser.learn.outputs import predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.task import Task
+from debiaser.paper.experiment import detector
+from debiaser.paper.metrics import accuracies, detection, validation
+from debiaser.paper.settings import SETTINGS
+from debiaser.paper.spec import new_spec
 
 
 def candidate(biased: int, debiased: int, lr: float = 0.1, batch_size: int = 128, **of_biased: object) -> Recipe:
@@ -73,7 +73,7 @@ CANDIDATES = {
 
 def unbiased_validation(dataset: str, rho: float, seed: int, data: Path | None) -> Benchmark:
     """The benchmark with validation pictures, coloured anew, where the test set would be."""
-    parts = digits.parts() if dataset == "digits" else cmnist.parts(data)
+    parts = digits.parts() if dataset == "digits" else mnist.parts(data)
     copies = 5 if dataset == "digits" else 1  # 130 pictures are few: each is coloured five times
     valid = Grey(*(np.concatenate([part] * copies) for part in parts["valid"]))
     return colour_benchmark(dataset, {**parts, "test": valid}, rho, seed)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from debiaser.data import digits
+from debiaser.data.benchmarks import digits
 from debiaser.integrations.lightning import DebiasedData, DebiasedSampling
+from debiaser.learn.forward import predict
 from debiaser.learn.nets import SimConv1
-from debiaser.learn.outputs import predict
 
 
 class Classifier(pl.LightningModule):

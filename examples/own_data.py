@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from debiaser import audit
-from debiaser.data import digits
+from debiaser.data.benchmarks import digits
 
 
 def make_pictures(folder: Path, classes: tuple[int, ...] = (0, 1), rho: float = 0.05) -> Path:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser import GCELoss, ScoreSampler, gradient_norms
-from debiaser.data import digits
+from debiaser.data.benchmarks import digits
 from debiaser.learn.nets import SimConv1
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from debiaser import ScoreSampler
-from debiaser.learn.objectives import Supervised
+from debiaser.learn.losses import Supervised
 from debiaser.methods.task import Task, clone
 
 

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from debiaser import Recipe, Vanilla
-from debiaser.data import digits
+from debiaser.data.benchmarks import digits
 from debiaser.data.split import Split
 from debiaser.integrations.sklearn import DebiasedClassifier
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from debiaser.files import write_arrays, write_json
+from debiaser.io import write_arrays, write_json
 
 COLOURS = np.array(
     [

@@ -15,8 +15,8 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from debiaser.data import digits
 from debiaser.data.augment import PAPER
+from debiaser.data.benchmarks import digits
 from debiaser.data.split import Benchmark
 from debiaser.learn.nets import new_net
 from debiaser.learn.recipe import Recipe

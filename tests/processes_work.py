@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from debiaser.data import digits
 from debiaser.data.augment import PAPER
+from debiaser.data.benchmarks import digits
 from debiaser.data.split import Batch, Benchmark
 from debiaser.errors import Problem
+from debiaser.learn.distributed import ALONE, Processes, joined
+from debiaser.learn.gradient_norms import grad_norm
+from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import new_net
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.processes import ALONE, Processes, joined
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.scores import grad_norm
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 

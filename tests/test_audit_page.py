@@ -16,9 +16,9 @@ import pytest
 import test_page_in_browser
 from audit_folders import HEADING, findings, image_audit, score_columns, text_audit, write_scores
 from debiaser.errors import Misuse, Problem
-from debiaser.files import write_json
-from debiaser.report.audit_figures import break_even
+from debiaser.io import write_json
 from debiaser.report.audit_page import as_json, write_audit_page
+from debiaser.report.figures import break_even
 
 browser, show = test_page_in_browser.browser, test_page_in_browser.show  # the same fixture as for the other page
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='hacked=2'>\"'\n../../é😀</script>&amp;"

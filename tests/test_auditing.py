@@ -8,21 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.crew import Mistake, run
+from debiaser.auditing.crossval import Desk, easy_models
+from debiaser.auditing.diagnosis import (
+    above_chance,
+    check,
+    judge_kinds,
+    judging_weights,
+    likelihoods,
+    name_kinds,
+    posterior,
+)
 from debiaser.auditing.estimates import resampled_means, share
-from debiaser.auditing.health import above_chance, check
-from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job
-from debiaser.auditing.kinds import judge_kinds, judging_weights, likelihoods, name_kinds, posterior
-from debiaser.auditing.material import Material, of_steps
-from debiaser.auditing.scoring import Desk, easy_models
-from debiaser.children import python, surroundings
+from debiaser.auditing.inputs import Material, of_steps
+from debiaser.auditing.jobs import Answers, Average, Job, Mistake, read_answers, read_job, run
 from debiaser.data.formats import kept_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
-from debiaser.files import write_arrays
+from debiaser.io import python, surroundings, write_arrays
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import effective_sample_size
+from debiaser.learn.sampler import effective_sample_size
 
 ROWS = 120
 
@@ -182,7 +187,7 @@ def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
 
 
 def test_a_worker_ends_when_nobody_talks_to_it_any_more() -> None:
-    line = python("-m", "debiaser.auditing.crew")
+    line = python("-m", "debiaser.auditing.jobs")
     done = subprocess.run(line, env=surroundings(), input="", capture_output=True, timeout=60)
     assert done.returncode == 0 and done.stdout == b""
 

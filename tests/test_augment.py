@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from debiaser.data import digits
 from debiaser.data.augment import PAPER, Augmentation, affine_grid
+from debiaser.data.benchmarks import digits
 from debiaser.data.split import Benchmark
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
+from debiaser.learn.forward import Outputs
 from debiaser.learn.losses import cross_entropy
-from debiaser.learn.outputs import Outputs
 from debiaser.methods.bpa import BPA, ClusterWeighted, class_clusters
 from two_stages import check_fit
 

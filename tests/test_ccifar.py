@@ -13,19 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
-from debiaser.bench.paper import table
-from debiaser.bench.settings import SETTINGS
-from debiaser.data import ccifar, cifar10, raw
-from debiaser.data.catalogue import KEYS, SETS, parts_of
-from debiaser.data.cifar_files import BATCHES, SPRITES, TRAIN_BATCHES
-from debiaser.data.corruptions import NAMES, corrupt
-from debiaser.data.inject import assign_bias
-from debiaser.data.progress import listening
+from debiaser.data import sources
+from debiaser.data.benchmarks import cifar
+from debiaser.data.benchmarks.corruptions import NAMES, corrupt
+from debiaser.data.bias import assign_bias
+from debiaser.data.fetch import listening
+from debiaser.data.formats import BATCHES, SPRITES, TRAIN_BATCHES
+from debiaser.data.sources import KEYS, SETS, parts_of
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.nets import new_net
-from debiaser.learn.normalise import normalised
-from debiaser.learn.small_maps import SmallMapConv, for_small_maps
-from debiaser.report.making import command
+from debiaser.learn.nets import SmallMapConv, for_small_maps, new_net, normalised
+from debiaser.paper.published import table
+from debiaser.paper.settings import SETTINGS
+from debiaser.report.run_page import command
 
 TRAIN, TEST = 500, 100
 Layout = Callable[[Path, dict[str, np.ndarray]], None]
@@ -89,8 +88,8 @@ LAYOUTS: dict[str, Layout] = {"folder": as_folder, "archive": as_archive, "sprit
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty data folder; the set is known as 500 and 100 pictures."""
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    monkeypatch.setattr(raw, "cache", lambda: tmp_path / "cache" / "data")
-    parts = parts_of([each.shape for each in ARRAYS.values()], [raw.digest(each) for each in ARRAYS.values()])
+    monkeypatch.setattr(sources, "cache", lambda: tmp_path / "cache" / "data")
+    parts = parts_of([each.shape for each in ARRAYS.values()], [sources.digest(each) for each in ARRAYS.values()])
     monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], parts=parts, sources=()))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
@@ -101,9 +100,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_every_layout_gives_the_same_arrays(layout: str, place: str, small: Path) -> None:
     (small / place).mkdir(exist_ok=True)
     LAYOUTS[layout](small / place, ARRAYS)
-    found = raw.load("cifar10", small, fetch=False)
+    found = sources.load("cifar10", small, fetch=False)
     assert all(np.array_equal(getattr(found, key), ARRAYS[key]) for key in KEYS)
-    assert raw.status("cifar10", small).counts == {"train": [50] * 10, "test": [10] * 10}
+    assert sources.status("cifar10", small).counts == {"train": [50] * 10, "test": [10] * 10}
 
 
 def cut(path: Path) -> None:
@@ -123,16 +122,16 @@ def test_a_cut_file_is_named(layout: str, name: str, reason: str, small: Path) -
     LAYOUTS[layout](small, ARRAYS)
     cut(small / name)
     with pytest.raises(Problem, match=reason) as told:
-        cifar10.load(small, None, 0)
+        cifar.load_cifar10(small, None, 0)
     assert Path(name).name in str(told.value) and "\n" not in str(told.value)
 
 
 def test_spoilt_swapped_and_absent_content_is_told(small: Path) -> None:
     with pytest.raises(Problem, match="cannot fetch cifar10"):
-        cifar10.load(small, None, 0)
+        cifar.load_cifar10(small, None, 0)
     as_folder(small, {**ARRAYS, "y_test": ARRAYS["y_test"][::-1]})
     with pytest.raises(Problem, match="other content in y_test"):
-        cifar10.load(small, None, 0)
+        cifar.load_cifar10(small, None, 0)
 
 
 def test_an_unsafe_or_incomplete_archive_is_refused(small: Path) -> None:
@@ -140,18 +139,18 @@ def test_an_unsafe_or_incomplete_archive_is_refused(small: Path) -> None:
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../data_batch_1.bin"))
     with pytest.raises(Problem, match="unsafe"):
-        raw.load("cifar10", small)
+        sources.load("cifar10", small)
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("cifar-10-batches-bin/readme.html"))
     with pytest.raises(Problem, match=r"does not hold data_batch_1.bin, .*test_batch.bin"):
-        raw.load("cifar10", small)
+        sources.load("cifar10", small)
     assert {f"{name}.png" for name in BATCHES} < set(SPRITES)
 
 
 def test_natural_cifar_has_no_known_bias(small: Path) -> None:
     as_npz(small, ARRAYS)
-    b = cifar10.load(small, None, 0, noise=0.2)
-    assert (len(b.train), len(b.valid), len(b.test)) == (450, 50, 100) and b.classes == cifar10.CLASSES
+    b = cifar.load_cifar10(small, None, 0, noise=0.2)
+    assert (len(b.train), len(b.valid), len(b.test)) == (450, 50, 100) and b.classes == cifar.CLASSES
     assert (b.truth["train"].conflicting(b.train.y) == -1).all()
     assert 40 < int(b.truth["train"].flipped(b.train.y).sum()) < 140
     assert torch.equal(b.test.batch(torch.arange(100)).x * 255, torch.from_numpy(ARRAYS["x_test"]).float())
@@ -174,11 +173,11 @@ def test_pictures_are_corrupted_as_their_bias_says_and_kept(small: Path, tmp_pat
     as_npz(small, ARRAYS)
     told: list[tuple[str, int, int | None]] = []
     with listening(lambda *step: told.append(step)):
-        b = ccifar.load(small, 0.05, 0)
+        b = cifar.load_ccifar(small, 0.05, 0)
     assert told[-1][1] == told[-1][2] and {what for what, _, _ in told} == {
         f"corrupting CIFAR-10, {part}" for part in ("train", "valid", "test")
     }
-    rows, bias = cifar10.parts(small, 0)["train"].rows, b.truth["train"].bias[:, 0].numpy()
+    rows, bias = cifar.parts(small, 0)["train"].rows, b.truth["train"].bias[:, 0].numpy()
     wanted = corrupt(ARRAYS["x_train"][rows], bias, rows, 5, 0)
     x = b.train.batch(torch.arange(450)).x
     assert torch.equal((x * 255).round().byte(), torch.from_numpy(wanted))
@@ -190,18 +189,18 @@ def test_pictures_are_corrupted_as_their_bias_says_and_kept(small: Path, tmp_pat
     assert len(kept) == 3
     told.clear()
     with listening(lambda *step: told.append(step)):
-        again = ccifar.load(small, 0.05, 0)
+        again = cifar.load_ccifar(small, 0.05, 0)
     assert not told and torch.equal(again.train.batch(torch.arange(450)).x, x), "the second time they are read"
     damaged = next(path for path in kept if path.name.startswith("train"))
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    assert torch.equal(ccifar.load(small, 0.05, 0).train.batch(torch.arange(450)).x, x), "made anew when damaged"
+    assert torch.equal(cifar.load_ccifar(small, 0.05, 0).train.batch(torch.arange(450)).x, x), "made anew when damaged"
 
 
 def test_what_makes_other_pictures(small: Path) -> None:
     as_npz(small, ARRAYS)
     rows = torch.arange(50)
     plain, weak, other, rare = (
-        ccifar.load(small, rho, seed, severity=level)
+        cifar.load_ccifar(small, rho, seed, severity=level)
         for rho, seed, level in ((0.05, 0, 5), (0.05, 0, 1), (0.05, 1, 5), (0.3, 0, 5))
     )
     x = plain.train.batch(rows).x
@@ -211,12 +210,12 @@ def test_what_makes_other_pictures(small: Path) -> None:
     same = plain.truth["train"].bias == rare.truth["train"].bias
     assert torch.equal(x[same[rows, 0]], rare.train.batch(rows).x[same[rows, 0]]), "an aligned picture is the same"
     with pytest.raises(Misuse, match="severity"):
-        ccifar.load(small, 0.05, 0, severity=6)
+        cifar.load_ccifar(small, 0.05, 0, severity=6)
 
 
 def test_the_commands_tell_how_far_the_pictures_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from debiaser.bench.spec import new_spec
     from debiaser.cli.data import loaded
+    from debiaser.paper.spec import new_spec
 
     as_npz(small, ARRAYS)
     loaded(new_spec("ccifar", "vanilla"), small)
@@ -225,8 +224,8 @@ def test_the_commands_tell_how_far_the_pictures_are(small: Path, capsys: pytest.
 
 def test_a_run_from_end_to_end(small: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="ResNet-18 needs the extra `models`: this test did not run")
-    from debiaser.bench.experiment import run
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.experiment import run
+    from debiaser.paper.spec import new_spec
 
     as_npz(small, ARRAYS)
     done = run(new_spec("ccifar", "pgd", rho=0.05, epochs=1), tmp_path / "runs", small)
@@ -242,8 +241,8 @@ def test_a_run_starts_from_the_weights_that_are_named(small: Path, tmp_path: Pat
     pytest.importorskip("transformers", reason="ResNet-18 needs the extra `models`: this test did not run")
     from safetensors.torch import load_file, save_file
 
-    from debiaser.bench.experiment import run
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.experiment import run
+    from debiaser.paper.spec import new_spec
 
     as_npz(small, ARRAYS)
     folder = tmp_path / "weights"
@@ -263,8 +262,8 @@ def test_a_run_starts_from_the_weights_that_are_named(small: Path, tmp_path: Pat
 
 
 def test_another_augmentation_is_another_run(small: Path, tmp_path: Path) -> None:
-    from debiaser.bench.experiment import run
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.experiment import run
+    from debiaser.paper.spec import new_spec
 
     as_npz(small, ARRAYS)
     words = {"rho": 0.05, "epochs": 1, "net": "simconv1"}
@@ -281,7 +280,7 @@ def test_another_augmentation_is_another_run(small: Path, tmp_path: Path) -> Non
 
 
 def test_networks_that_have_no_weights_say_so_before_anything_is_loaded() -> None:
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.spec import new_spec
 
     with pytest.raises(Misuse, match="unknown option of simconv1 'weights'; known: channels"):
         new_spec("cmnist", "pgd", weights="somewhere")
@@ -301,8 +300,8 @@ def test_networks_that_have_no_weights_say_so_before_anything_is_loaded() -> Non
 def test_the_papers_number_stands_beside_the_papers_task_only(
     dataset: str, options: list[str], net: str | None, printed: bool
 ) -> None:
-    from debiaser.bench.experiment import published_number
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.experiment import published_number
+    from debiaser.paper.spec import new_spec
 
     assert (published_number(new_spec(dataset, "pgd", options=options, net=net)) is not None) == printed
 
@@ -329,7 +328,7 @@ def test_paper_recipes_are_the_papers_table(name: str) -> None:
 
 
 def test_natural_sets_have_no_rho() -> None:
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.spec import new_spec
 
     spec = new_spec("cifar10", "jtt")
     assert spec.rho is None and "rho" not in spec.key

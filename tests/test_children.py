@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from debiaser.children import python, surroundings
+from debiaser.io import python, surroundings
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "debiaser"
 # pip is started in a folder that we have just made.
-MAY_START_IT_OTHERWISE = {"children.py", "data/packages.py"}
+MAY_START_IT_OTHERWISE = {"io.py", "data/fetch.py"}
 
 
-@pytest.mark.parametrize("words", [("-m", "debiaser.auditing.crew"), ("-m", "debiaser", "data", "list", "--json")])
+@pytest.mark.parametrize("words", [("-m", "debiaser.auditing.jobs"), ("-m", "debiaser", "data", "list", "--json")])
 def test_a_file_among_the_data_is_never_imported(words: tuple[str, ...], tmp_path: Path) -> None:
     for name in ("random", "grp", "torch", "numpy", "debiaser"):
         (tmp_path / f"{name}.py").write_text("open('hacked', 'w')\nraise SystemExit('code of a stranger')\n")

@@ -11,13 +11,13 @@ from torch import nn
 
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse
+from debiaser.io import numpy_stream
 from debiaser.learn.engine import Stage, split_rows
-from debiaser.learn.outputs import Outputs
+from debiaser.learn.forward import Outputs
 from debiaser.learn.recipe import Recipe
 from debiaser.methods import cnc
 from debiaser.methods.cnc import CNC, Contrast, TaskSampler, contrastive, deal, head_name
 from debiaser.methods.task import stage_key
-from debiaser.randomness import numpy_stream
 from two_stages import check_fit
 
 

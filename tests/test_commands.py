@@ -155,7 +155,7 @@ def test_read_only_out(command: Command, tmp_path: Path) -> None:
 
 def test_a_mistake_of_ours_says_so_and_leaves_a_file(tmp_path: Path) -> None:
     code = (
-        "import sys, debiaser.cli as cli, debiaser.bench.spec as spec\n"
+        "import sys, debiaser.cli as cli, debiaser.paper.spec as spec\n"
         "def broken(*a, **k): raise RuntimeError('boom')\n"
         "spec.new_spec = broken\n"
         "sys.argv = ['debiaser', 'train', 'digits', '--method', 'pgd']\n"

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from debiaser.bench.spec import Spec, new_spec
 from debiaser.data.split import Benchmark, Truth
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.outputs import find_head, predict
+from debiaser.learn.forward import find_head, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
+from debiaser.paper.spec import Spec, new_spec
 
 # Variants of PGD that the paper's studies need are methods of their own here.
 VARIANTS = {
@@ -73,8 +73,8 @@ def test_bias_labels_have_no_influence(
     from dataclasses import replace
     from pathlib import Path
 
-    from debiaser.bench import experiment
     from debiaser.learn.checkpoint import read_tensors
+    from debiaser.paper import experiment
 
     small = replace(
         benchmark_digits,

@@ -8,9 +8,16 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from debiaser.data import corruptions
-from debiaser.data.corruptions import CORRUPTIONS, NAMES, corrupt, motion_blur, resample
-from debiaser.data.textures import frost_textures, plasma
+from debiaser.data.benchmarks import corruptions
+from debiaser.data.benchmarks.corruptions import (
+    CORRUPTIONS,
+    NAMES,
+    corrupt,
+    frost_textures,
+    motion_blur,
+    plasma,
+    resample,
+)
 from debiaser.errors import Misuse
 
 

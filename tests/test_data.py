@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from debiaser.data import DATASETS, cmnist, digits
-from debiaser.data.inject import PALETTE, draw_bias, flip_labels
+from debiaser.data import DATASETS
+from debiaser.data.benchmarks import digits, mnist
+from debiaser.data.bias import PALETTE, draw_bias, flip_labels
 from debiaser.data.split import Batch, Benchmark, Split, Truth
 from debiaser.errors import Misuse
 from debiaser.methods.task import Task
@@ -96,18 +97,18 @@ def test_subset_and_order() -> None:
 
 
 def test_colored_mnist_is_the_papers(real_data: Path) -> None:
-    b = cmnist.load(real_data, 0.005, 0)
+    b = mnist.load_cmnist(real_data, 0.005, 0)
     assert (len(b.train), len(b.valid), len(b.test)) == (54_000, 6_000, 10_000)
     kind = b.truth["train"].conflicting(b.train.y)
     assert binomtest(int(kind.sum()), 54_000, 0.005).pvalue > 0.001
-    x, grey = b.train.batch(torch.arange(64)).x, cmnist.parts(real_data)["train"].pictures[:64]
+    x, grey = b.train.batch(torch.arange(64)).x, mnist.parts(real_data)["train"].pictures[:64]
     colour = torch.from_numpy(PALETTE)[b.truth["train"].bias[:64, 0]].float()
     assert (x - torch.from_numpy(grey)[:, None] / 255 * colour[:, :, None, None]).abs().max() < 1e-3
     rest = x / torch.from_numpy(grey)[:, None].float() * 255
     drawn = rest[:, :, grey.max(0) > 0]
     spread = (drawn.nan_to_num(posinf=0).amax(2) - colour)[colour < 0.999]
     assert 3e-5 < spread.std() < 3e-4, "one small colour draw per image"
-    again, other = cmnist.load(real_data, 0.05, 0), cmnist.load(real_data, 0.005, 1)
+    again, other = mnist.load_cmnist(real_data, 0.05, 0), mnist.load_cmnist(real_data, 0.005, 1)
     rows = torch.arange(500)
     assert torch.equal(b.test.batch(rows).x, again.test.batch(rows).x)
     assert torch.equal(b.test.batch(rows).x, other.test.batch(rows).x)
@@ -115,7 +116,7 @@ def test_colored_mnist_is_the_papers(real_data: Path) -> None:
 
 
 def test_colour_as_the_target(real_data: Path) -> None:
-    plain, twin = cmnist.load(real_data, 0.05, 0), cmnist.load_colour(real_data, 0.05, 0)
+    plain, twin = mnist.load_cmnist(real_data, 0.05, 0), mnist.load_cmnist_colour(real_data, 0.05, 0)
     rows = torch.arange(1000)
     assert torch.equal(plain.train.batch(rows).x, twin.train.batch(rows).x), "the same pictures"
     assert torch.equal(twin.train.y, plain.truth["train"].bias[:, 0])
@@ -125,8 +126,8 @@ def test_colour_as_the_target(real_data: Path) -> None:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_can_be_specified(name: str) -> None:
-    from debiaser.bench.settings import SETTINGS
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.settings import SETTINGS
+    from debiaser.paper.spec import new_spec
 
     assert DATASETS[name].about
     if SETTINGS[name].rho is not None:

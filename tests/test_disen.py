@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from debiaser import Disen, gradient_norms
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.outputs import evaluating, find_head, predict
+from debiaser.io import numpy_stream
+from debiaser.learn.forward import evaluating, find_head, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.disen import Disentangled, Disentangling, beheaded
 from debiaser.methods.task import Task
-from debiaser.randomness import numpy_stream
 from kills import check_resumed
 from two_stages import same
 

@@ -11,11 +11,11 @@ import pytest
 from typer.main import get_command
 
 import debiaser
-from debiaser.bench.key_values import COMMON_OPTIONS
 from debiaser.cli import app
 from debiaser.data import DATASETS
-from debiaser.data.catalogue import SETS
 from debiaser.data.holdings import HOLDINGS
+from debiaser.data.sources import SETS
+from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,10 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from debiaser.data import cmnist
-from debiaser.data.decoding import decode
-from debiaser.data.duplicates import groups, in_order, joined, near, same, same_text
-from debiaser.data.survey import Survey, digests, new_survey
+from debiaser.data.benchmarks import mnist
+from debiaser.data.images import decode
+from debiaser.data.own.checks import Survey, digests, groups, in_order, joined, near, new_survey, same, same_text
 
 
 def surveyed(arrays: list[np.ndarray]) -> Survey:
@@ -60,7 +59,7 @@ def test_saved_again_is_a_copy_and_another_picture_is_not(real_data: Path) -> No
 
 
 def test_coloured_digits_are_not_copies(real_data: Path) -> None:
-    train = cmnist.load(real_data, 0.01, 0).train.subset(torch.arange(6_000))
+    train = mnist.load_cmnist(real_data, 0.01, 0).train.subset(torch.arange(6_000))
     pixels = torch.cat([(batch.x * 255).round().byte() for batch in train.batches(4000)]).permute(0, 2, 3, 1).numpy()
     seen = surveyed(list(pixels))
     unit = joined(len(pixels), near(seen))

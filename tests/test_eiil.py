@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from debiaser.errors import Misuse
+from debiaser.io import torch_stream
+from debiaser.learn.forward import Outputs
 from debiaser.learn.losses import cross_entropy
-from debiaser.learn.outputs import Outputs
 from debiaser.methods.eiil import EIIL, infer, invariance_gap, slope
-from debiaser.randomness import torch_stream
 from two_stages import check_fit
 
 QUICK = EIIL(steps=600, lr=0.01)  # as far as 6,000 steps of 0.001

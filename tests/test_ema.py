@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from debiaser.errors import Misuse
-from debiaser.learn.ema import RowAverage, relative_difficulty
+from debiaser.learn.losses import RowAverage, relative_difficulty
 
 LABELS = torch.tensor([0, 0, 1, 1, 3, 3])  # class 2 has no rows at all
 

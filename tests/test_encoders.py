@@ -17,11 +17,10 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data import raw, weights
+from debiaser.data import sources, weights
 from debiaser.data.weights import Weights
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.efficientnet import EfficientNetLite0, SameConv
-from debiaser.learn.encoders import Encoder, find_encoder, preprocessing
+from debiaser.learn.encoders import EfficientNetLite0, Encoder, SameConv, find_encoder, preprocessing
 
 NOT_RUN = "are not here (`debiaser data get {}`): this test did not run"
 
@@ -31,9 +30,9 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty user cache, and no data folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    if not raw.cache().is_relative_to(tmp_path):
+    if not sources.cache().is_relative_to(tmp_path):
         pytest.skip("the user cache cannot be moved on this system: this test did not run")
-    return raw.cache()
+    return sources.cache()
 
 
 @pytest.fixture(scope="module")

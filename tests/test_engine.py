@@ -16,7 +16,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, read_tensors, write_tensors
 from debiaser.learn.engine import Stage, fit, split_rows, steps_in
-from debiaser.learn.objectives import Supervised
+from debiaser.learn.losses import Supervised
 from debiaser.learn.recipe import Recipe, one_cycle
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
@@ -179,7 +179,7 @@ def test_only_one_loop() -> None:
     """A loss is back-propagated in one file of the package; another writes out what others do, to compare speeds."""
     source = Path(engine.__file__).parents[1]
     users = {str(path.relative_to(source)) for path in source.rglob("*.py") if ".backward()" in path.read_text()}
-    assert users == {"learn/engine.py", "bench/speed/ways.py"}
+    assert users == {"learn/engine.py", "paper/speed/ways.py"}
 
 
 def test_an_input_that_is_no_number_is_named(tiny_task: Callable[..., Task]) -> None:

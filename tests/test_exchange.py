@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from debiaser.auditing.exchange import draw_donors, exchange
+from debiaser.auditing.candidates import EXCHANGED, VANILLA, Way, compete, draw_donors, exchange, ways_of
+from debiaser.auditing.crossval import Desk
+from debiaser.auditing.inputs import Subject, own_of, prepare
 from debiaser.auditing.jobs import Rows
-from debiaser.auditing.memory import own_of
-from debiaser.auditing.repair import EXCHANGED, VANILLA, Way, compete, ways_of
-from debiaser.auditing.scoring import Desk
-from debiaser.auditing.subject import Subject, prepare
-from debiaser.auditing.views import VIEWS
-from debiaser.auditing.word_views import WordView
-from debiaser.data import digits, inject
+from debiaser.auditing.views import VIEWS, WordView
+from debiaser.data import bias as inject
+from debiaser.data.benchmarks import digits
 from debiaser.data.split import Split
 from debiaser.learn.encoders import Encoder
 from debiaser.learn.engine import Silence
@@ -143,7 +141,7 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     """Also where a kill comes between: what was encoded by then is not encoded again."""
     seen, most = list[str](), [1000 + 600]
     texts = [(f"{WORDS[row % 2]}. It rained on film {row}", row % 2) for row in range(1000)]
-    monkeypatch.setattr("debiaser.auditing.subject.find_encoder", lambda *_: counting(seen, most))
+    monkeypatch.setattr("debiaser.auditing.inputs.find_encoder", lambda *_: counting(seen, most))
     subject, pool = prepare(own_of(texts), None, Silence()), np.arange(900)
     examined, view = examined_of(subject, pool, tmp_path), word_view("tuesday", "thursday")
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from debiaser.data import digits, inject
+from debiaser.data import bias as inject
+from debiaser.data.benchmarks import digits
 
 CLASSES, PER_CLASS = 6, 110
 EPOCHS = "4"

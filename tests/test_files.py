@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from debiaser.errors import Problem
-from debiaser.files import locked, replacing, write_arrays, write_json, write_text
+from debiaser.io import locked, replacing, write_arrays, write_json, write_text
 
 
 def test_a_failure_leaves_the_former_content_and_nothing_else(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_readers_never_see_half(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from debiaser.files import replacing
+from debiaser.io import replacing
 with replacing(Path(sys.argv[1]) / "theirs") as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

@@ -18,25 +18,24 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.main import get_command
 
-from debiaser.auditing.confirmed import read_confirmed
-from debiaser.auditing.entry import Request
+from debiaser.auditing.api import Request
 from debiaser.auditing.export import FORMAT, read_exported
-from debiaser.bench import results
-from debiaser.bench.spec import new_spec
+from debiaser.auditing.marks import read_confirmed
 from debiaser.cli import app
+from debiaser.cli.app import ClickError, one_line
 from debiaser.cli.own import checked_verdicts, read_array
-from debiaser.cli.usage import ClickError, one_line
 from debiaser.data.archives import open_bundle
-from debiaser.data.columns import Columns, read_table
-from debiaser.data.decoding import DecodeError, decode
 from debiaser.data.formats import FormatError, kept_arrays, read_npz
-from debiaser.data.labels import as_labels
-from debiaser.data.tables import read_csv
+from debiaser.data.images import DecodeError, decode
+from debiaser.data.own.rows import as_labels
+from debiaser.data.own.table import Columns, read_csv, read_table
 from debiaser.errors import Misuse, Problem
-from debiaser.files import UNREADABLE
+from debiaser.io import UNREADABLE
 from debiaser.learn.checkpoint import Checkpoint, write_tensors
 from debiaser.learn.nets import new_net
-from debiaser.report.page import write_page
+from debiaser.paper import results
+from debiaser.paper.spec import new_spec
+from debiaser.report.run_page import write_page
 from debiaser.report.runs import read_details, read_result
 from malformed import survives
 from test_report import new_result, write_run

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_samples
 
+from debiaser.io import numpy_stream
 from debiaser.learn import groups as made
-from debiaser.randomness import numpy_stream
 
 
 def blobs(centres: int = 3, rows: int = 40, d: int = 2, width: float = 0.05, seed: int = 0) -> tuple:

@@ -12,11 +12,11 @@ from torch import nn
 from debiaser import JTT
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.objectives import Objective
+from debiaser.io import derive, numpy_stream
+from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import RowSampler, ScoreSampler
+from debiaser.learn.sampler import RowSampler, ScoreSampler
 from debiaser.methods.task import Task, clone
-from debiaser.randomness import derive, numpy_stream
 from kills import check_resumed
 from two_stages import same
 

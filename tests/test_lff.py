@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from debiaser import LfF
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse
+from debiaser.io import numpy_stream
 from debiaser.learn.losses import gce
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.lff import Failure, find_heads
 from debiaser.methods.task import Task
-from debiaser.randomness import numpy_stream
 from kills import check_resumed
 
 CLASSES, ROWS, BATCHES = 4, 12, ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9), (5, 0, 7, 11), (2, 10))

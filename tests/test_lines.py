@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from debiaser.errors import Problem
-from debiaser.learn.lines import EAGER, Lines, connected_lines
+from debiaser.learn.distributed import EAGER, Lines, connected_lines
 
 
 def all_lines(size: int) -> list[Lines]:
@@ -74,9 +74,9 @@ def test_a_tensor_whose_axes_are_swapped_arrives_in_order() -> None:
 
 
 def test_who_shares_a_core_does_not_look_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debiaser.learn.lines.cores", lambda: 1)
+    monkeypatch.setattr("debiaser.learn.distributed.cores", lambda: 1)
     assert [each.eager for each in all_lines(2)] == [0, 0]
-    monkeypatch.setattr("debiaser.learn.lines.cores", lambda: 2)
+    monkeypatch.setattr("debiaser.learn.distributed.cores", lambda: 2)
     assert [each.eager for each in all_lines(2)] == [EAGER, EAGER]
 
 

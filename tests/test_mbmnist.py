@@ -12,9 +12,10 @@ import torch
 from scipy.stats import binomtest
 
 from conftest import Done
-from debiaser.data import mbmnist, raw
-from debiaser.data.catalogue import KEYS, SETS, parts_of
-from debiaser.data.inject import PALETTE
+from debiaser.data import sources
+from debiaser.data.benchmarks import mnist
+from debiaser.data.bias import PALETTE
+from debiaser.data.sources import KEYS, SETS, parts_of
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 
@@ -38,16 +39,16 @@ def idx(array: np.ndarray) -> bytes:
 def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The four sets made small: two as npz, one as gzipped idx, letters as the original's plain idx (transposed)."""
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    monkeypatch.setattr(raw, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(sources, "cache", lambda: tmp_path / "cache")
     root = tmp_path / "data"
-    for number, name in enumerate(mbmnist.SETS.values()):
+    for number, name in enumerate(mnist.SETS.values()):
         original = name == "emnist_letters"
         train, test = (tiles(number, n, 26 if original else 10, int(original)) for n in (TRAIN, TEST))
         if original:
             train, test = ((x.swapaxes(1, 2).copy(), y) for x, y in (train, test))
         arrays = dict(zip(KEYS, (*train, *test), strict=True))
         stems = [part.stem for part in SETS[name].parts.values()]
-        digests = ["" if original else raw.digest(each) for each in arrays.values()]
+        digests = ["" if original else sources.digest(each) for each in arrays.values()]
         parts = parts_of([each.shape for each in arrays.values()], digests, stems)
         monkeypatch.setitem(SETS, name, replace(SETS[name], parts=parts, sources=(), stands_in=()))
         folder = root / name
@@ -63,9 +64,9 @@ def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_what_a_picture_shows_is_what_its_attributes_say(small_sets: Path) -> None:
-    b = mbmnist.load(small_sets, 0.3, 0)
+    b = mnist.load_mbmnist(small_sets, 0.3, 0)
     assert (len(b.train), len(b.valid), len(b.test)) == (360, 40, 200)
-    assert b.attributes == mbmnist.ATTRIBUTES and len(b.attributes) == 7
+    assert b.attributes == mnist.ATTRIBUTES and len(b.attributes) == 7
     for part in ("train", "valid", "test"):
         split, truth = getattr(b, part), b.truth[part]
         x = split.batch(torch.arange(len(split))).x
@@ -82,7 +83,7 @@ def test_what_a_picture_shows_is_what_its_attributes_say(small_sets: Path) -> No
 
 
 def test_attributes_are_independent_and_of_their_share(small_sets: Path) -> None:
-    b = mbmnist.load(small_sets, 0.2, 1)
+    b = mnist.load_mbmnist(small_sets, 0.2, 1)
     against = b.truth["train"].bias != b.truth["train"].target[:, None]
     assert against.shape == (360, 7)
     for each in against.T:
@@ -94,7 +95,7 @@ def test_attributes_are_independent_and_of_their_share(small_sets: Path) -> None
 
 def test_seeds_and_rows(small_sets: Path) -> None:
     one, two, other, rare = (
-        mbmnist.load(small_sets, rho, seed) for rho, seed in ((0.2, 0), (0.2, 0), (0.2, 1), (0.1, 0))
+        mnist.load_mbmnist(small_sets, rho, seed) for rho, seed in ((0.2, 0), (0.2, 0), (0.2, 1), (0.1, 0))
     )
     rows = torch.tensor([7, 3, 7, 359])
 
@@ -105,12 +106,12 @@ def test_seeds_and_rows(small_sets: Path) -> None:
     assert torch.equal(x(one, "test"), x(other, "test")) and torch.equal(x(one, "test"), x(rare, "test"))
     whole = one.train.batch(torch.arange(360)).x
     assert torch.equal(one.train.batch(rows).x, whole[rows])
-    noisy = mbmnist.load(small_sets, 0.2, 0, noise=0.3)
+    noisy = mnist.load_mbmnist(small_sets, 0.2, 0, noise=0.3)
     assert binomtest(int((noisy.train.y != one.train.y).sum()), 360, 0.3).pvalue > 1e-4
 
 
 def test_tiles_can_change_places(small_sets: Path) -> None:
-    fixed, moved = (mbmnist.load(small_sets, 0.2, 0, positions=each) for each in ("fixed", "random"))
+    fixed, moved = (mnist.load_mbmnist(small_sets, 0.2, 0, positions=each) for each in ("fixed", "random"))
     assert torch.equal(fixed.truth["train"].bias, moved.truth["train"].bias)
     rows = torch.arange(200)
     one, two = fixed.train.batch(rows).x, moved.train.batch(rows).x
@@ -119,13 +120,13 @@ def test_tiles_can_change_places(small_sets: Path) -> None:
     first = two[:, :, :28, :28].amax((1, 2, 3)) / one.amax((1, 2, 3))
     assert len(first.unique()) > 3, "not always the digit in the first place"
     with pytest.raises(Misuse, match="unknown positions 'odd'; known: fixed, random"):
-        mbmnist.load(small_sets, 0.2, 0, positions="odd")
+        mnist.load_mbmnist(small_sets, 0.2, 0, positions="odd")
 
 
 def test_notes_tell_what_could_not_be_had(small_sets: Path) -> None:
-    notes = " ".join(mbmnist.load(small_sets, 0.2, 0).notes)
+    notes = " ".join(mnist.load_mbmnist(small_sets, 0.2, 0).notes)
     assert "400 of 60,000" in notes and "could not be checked" in notes
-    assert raw.status("emnist_letters", small_sets).unknown == "x_train, y_train, x_test, y_test"
+    assert sources.status("emnist_letters", small_sets).unknown == "x_train, y_train, x_test, y_test"
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist.npz", "kmnist/t10k-labels-idx1-ubyte.gz"])
@@ -134,16 +135,16 @@ def test_a_missing_or_cut_file_is_named(name: str, small_sets: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(Problem, match=f"{path.name} .*damaged") as told:
-        mbmnist.load(small_sets, 0.2, 0)
+        mnist.load_mbmnist(small_sets, 0.2, 0)
     assert "\n" not in str(told.value)
     path.unlink()
     with pytest.raises(Problem, match=f"cannot fetch {path.name.split('.')[0] if 'npz' in name else 'kmnist'}"):
-        mbmnist.load(small_sets, 0.2, 0)
+        mnist.load_mbmnist(small_sets, 0.2, 0)
 
 
 def test_a_run_tells_every_attribute(small_sets: Path, tmp_path: Path) -> None:
-    from debiaser.bench.experiment import run
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.experiment import run
+    from debiaser.paper.spec import new_spec
 
     done = run(new_spec("mbmnist", "pgd", rho=0.2, epochs=1), tmp_path / "runs", small_sets).result
     for name in ("digit_colour", "fashion", "kana", "letter_colour"):
@@ -152,10 +153,12 @@ def test_a_run_tells_every_attribute(small_sets: Path, tmp_path: Path) -> None:
 
 
 def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(raw, "cache", lambda: tmp_path)
+    monkeypatch.setattr(sources, "cache", lambda: tmp_path)
     (x, y), known = tiles(2, 100, 10), 60
     arrays = dict(zip(KEYS, (x, y, x, y), strict=True))
-    parts = parts_of([each.shape for each in arrays.values()], [raw.digest(each[:known]) for each in arrays.values()])
+    parts = parts_of(
+        [each.shape for each in arrays.values()], [sources.digest(each[:known]) for each in arrays.values()]
+    )
     begun = {key: replace(part, rows=known) for key, part in parts.items()}
     part = replace(
         SETS["kmnist"].stands_in[0],
@@ -163,18 +166,18 @@ def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setitem(SETS, "kmnist", replace(SETS["kmnist"], parts=begun, sources=(), stands_in=(part,)))
     np.savez(tmp_path / "kmnist_partial.npz", **{key: each[:known] for key, each in arrays.items()})
-    assert len(raw.load("kmnist", tmp_path).y_train) == known and raw.status("kmnist", tmp_path).unknown == ""
+    assert len(sources.load("kmnist", tmp_path).y_train) == known and sources.status("kmnist", tmp_path).unknown == ""
     np.savez(tmp_path / "kmnist.npz", **arrays)
-    assert len(raw.load("kmnist", tmp_path).y_train) == 100, "the set itself goes before what stands in for it"
-    assert "x_train beyond row 60" in raw.status("kmnist", tmp_path).unknown
+    assert len(sources.load("kmnist", tmp_path).y_train) == 100, "the set itself goes before what stands in for it"
+    assert "x_train beyond row 60" in sources.status("kmnist", tmp_path).unknown
     spoilt = {**arrays, "x_train": 255 - x}
     np.savez(tmp_path / "kmnist.npz", **spoilt)
     with pytest.raises(Problem, match="other content in x_train"):
-        raw.load("kmnist", tmp_path)
+        sources.load("kmnist", tmp_path)
 
 
 def test_the_real_one(real_data: Path, command: Callable[..., Done]) -> None:
-    b = mbmnist.load(real_data, 0.1, 0)
+    b = mnist.load_mbmnist(real_data, 0.1, 0)
     assert (len(b.train), len(b.valid), len(b.test)) == (54_000, 6_000, 10_000)
     against = b.truth["train"].bias != b.truth["train"].target[:, None]
     for each in against.T:

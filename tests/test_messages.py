@@ -12,7 +12,7 @@ KINDS = {"Problem", "Misuse"}
 # What tells a person what to do: a second part after a semicolon or colon, or the values that would be right.
 WHAT_TO_DO = re.compile(r"; \S|: \S.*\S|\bmust\b|\bexpected\b|\bneeds?\b|\bis true or false\b|\bknown:")
 # Reasons for leaving one property out, put into a sentence of the page that says what follows from it.
-REASONS = {"auditing/views.py", "auditing/word_views.py"}
+REASONS = {"auditing/views.py"}
 LONGEST = 320
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.bench.metrics import accuracies, detection, validation
 from debiaser.data.split import Truth
+from debiaser.paper.metrics import accuracies, detection, validation
 
 
 def logits_for(answers: list[int], classes: int = 3) -> torch.Tensor:

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.dropout import HalfDropout, HalfDropoutPool, Layers, half_mask
-from debiaser.learn.nets import NETS, SimConv1, new_net
+from debiaser.learn.nets import NETS, HalfDropout, HalfDropoutPool, Layers, SimConv1, half_mask, new_net
 
 
 def test_simconv1_has_the_papers_parameters() -> None:

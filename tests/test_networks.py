@@ -11,8 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.nets import FeatureHead, SimConv1, SimConv2, new_net
-from debiaser.learn.scores import gradient_norms
 
 HUB = ["resnet18", "resnet50", "bert"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT, Done
-from debiaser.bench.experiment import run
-from debiaser.bench.spec import new_spec
 from debiaser.errors import Misuse, Problem
+from debiaser.paper.experiment import run
+from debiaser.paper.spec import new_spec
 
 EXAMPLE = ROOT / "examples" / "own_method.py"
 

@@ -10,25 +10,23 @@ import torch
 from PIL import Image
 from torch import nn
 
-from debiaser.auditing.advice import what_next
-from debiaser.auditing.confirmed import match_marks
-from debiaser.auditing.entry import Request, named_options
+from debiaser.auditing.api import Request, named_options, what_next
 from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.exhibits import input_gradients
+from debiaser.auditing.existing_model import examine_model
 from debiaser.auditing.field import find_field
-from debiaser.auditing.foreign import examine_model
-from debiaser.auditing.price import pays
-from debiaser.auditing.subject import prepare
-from debiaser.auditing.swap import SwapTest, swap_test
+from debiaser.auditing.findings import input_gradients
+from debiaser.auditing.inputs import prepare
+from debiaser.auditing.marks import match_marks
+from debiaser.auditing.selection import pays
+from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.cli import console
 from debiaser.cli.own import told
+from debiaser.data.images import Files, Pictures
 from debiaser.data.own import Columns, read_own
-from debiaser.data.pictures import Files, Pictures
 from debiaser.errors import Problem, printable
 from debiaser.learn.encoders import Encoder
 from debiaser.learn.engine import Silence
-from debiaser.report.audit_files import Scores
-from debiaser.report.audit_samples import table_order
+from debiaser.report.audit_page import Scores, table_order
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from debiaser.report.page import write_page
+from debiaser.report.run_page import write_page
 from test_report import new_result, write_run
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from debiaser.bench.paper import numbers, published, table
+from debiaser.paper.published import numbers, published, table
 
 ROOT = Path(__file__).resolve().parents[1]
 TRANSCRIPT = ROOT.parent / "shared" / "specs" / "paper_results.json"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debiaser.data.partition import deal, fold_note, folds, units_per_class, usable_folds
+from debiaser.data.own.splits import deal, fold_note, folds, units_per_class, usable_folds
 
 
 @settings(max_examples=60, deadline=None)

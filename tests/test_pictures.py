@@ -12,10 +12,21 @@ import pytest
 import torch
 from PIL import Image
 
-from debiaser.data import decoding
-from debiaser.data.decoding import GREY, DecodeError, decode, letterbox, open_header, upright, window
-from debiaser.data.pictures import AHEAD, Embedded, Files, Pictures
-from debiaser.data.survey import survey
+from debiaser.data import images
+from debiaser.data.images import (
+    AHEAD,
+    GREY,
+    DecodeError,
+    Embedded,
+    Files,
+    Pictures,
+    decode,
+    letterbox,
+    open_header,
+    upright,
+    window,
+)
+from debiaser.data.own.checks import survey
 
 RNG = np.random.default_rng(0)
 
@@ -71,7 +82,7 @@ def test_what_is_behind_transparency_is_grey_not_hidden_colour() -> None:
 @pytest.mark.parametrize("flag", range(1, 9))
 def test_orientation_flags_are_obeyed(flag: int, with_simplejpeg: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_simplejpeg:
-        monkeypatch.setattr(decoding, "simplejpeg", None)
+        monkeypatch.setattr(images, "simplejpeg", None)
     exif = Image.Exif()
     exif[0x0112] = flag
     back = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 8, 7: 7, 8: 6}[flag]

@@ -15,10 +15,10 @@ import torch
 from safetensors.numpy import load_file
 
 from conftest import ROOT, Done
-from debiaser.bench.spec import new_spec
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.processes import ALONE, Processes, joined, launched
+from debiaser.learn.distributed import ALONE, Processes, joined, launched
+from debiaser.paper.spec import new_spec
 from processes_work import FIELDS
 
 pytestmark = [

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debiaser.auditing.audit import without_kinds
+from debiaser.auditing.candidates import EXCHANGED, VANILLA, Contender, Trial, report_trial
+from debiaser.auditing.crossval import OutOfFold
+from debiaser.auditing.diagnosis import LEAST, Controls, Kinds, Planted, called, check_controls
 from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.examine import without_kinds
 from debiaser.auditing.field import told
-from debiaser.auditing.kinds import LEAST, Kinds
-from debiaser.auditing.planted import Controls, Planted, called, check_controls
-from debiaser.auditing.price import NEVER, break_even, compared, price
-from debiaser.auditing.repair import EXCHANGED, VANILLA, Contender, Trial, report_trial
-from debiaser.auditing.scoring import OutOfFold
-from debiaser.auditing.selection import PlantedTrial, choose_model
-from debiaser.auditing.shares import LOOKS, conflicting_share, looks, mislabelled_share
+from debiaser.auditing.findings import LOOKS, conflicting_share, looks, mislabelled_share
+from debiaser.auditing.selection import NEVER, PlantedTrial, break_even, choose_model, compared, price
 from debiaser.auditing.views import VIEWS
 
 PGD = "PGD, 75% of draws by score"

@@ -8,10 +8,10 @@ from hypothesis.extra import numpy as arrays
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser import ScoreSampler
-from debiaser.bench import metrics
 from debiaser.data.split import Truth
-from debiaser.learn.outputs import Outputs
-from debiaser.learn.scores import grad_norm
+from debiaser.learn.forward import Outputs
+from debiaser.learn.gradient_norms import grad_norm
+from debiaser.paper import metrics
 
 SOME = settings(max_examples=40, deadline=None)
 SCORES = arrays.arrays(

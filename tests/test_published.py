@@ -14,19 +14,20 @@ from PIL import Image
 
 import layouts
 import web_site
-from debiaser.bench.experiment import load as load_spec
-from debiaser.bench.features import features_of
-from debiaser.bench.samples import as_pictures
-from debiaser.bench.spec import new_spec
-from debiaser.data import bar, bffhq, celeba, gallery, kept
+from debiaser.data import cache as kept
 from debiaser.data.archives import open_bundle
-from debiaser.data.download import Patience, Web
+from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
+from debiaser.data.fetch import Patience, Web
 from debiaser.data.formats import FormatError
 from debiaser.data.holdings import HOLDINGS, status
 from debiaser.data.published import FolderSet, check_set, compare, fetch, opened
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
+from debiaser.paper.experiment import features_of
+from debiaser.paper.experiment import load as load_spec
+from debiaser.paper.samples import as_pictures
+from debiaser.paper.spec import new_spec
 from layouts import write_folder, write_tar, write_zip
 from web_site import Site
 

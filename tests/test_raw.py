@@ -18,12 +18,10 @@ import numpy as np
 import pytest
 
 import web_site
-from debiaser.data import raw
-from debiaser.data.catalogue import KEYS, SETS, STEMS, Part, RawSet
-from debiaser.data.download import Patience, SourceError, Web, download
+from debiaser.data import sources as raw
+from debiaser.data.fetch import Package, Patience, SourceError, Web, WebZip, download
 from debiaser.data.formats import FormatError, read_idx, read_npz
-from debiaser.data.packages import Package
-from debiaser.data.zipped import WebZip
+from debiaser.data.sources import KEYS, SETS, STEMS, Part, RawSet
 from debiaser.errors import Misuse, Problem
 from layouts import write_tar
 from web_site import Behaviour, Handler, Site, serve

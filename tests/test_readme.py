@@ -9,23 +9,23 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from debiaser.bench import readme
-from debiaser.data import digits
+from debiaser.data.benchmarks import digits
 from debiaser.errors import Misuse
 from debiaser.learn.nets import SimConv1
+from debiaser.paper import documents
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_tables_are_up_to_date() -> None:
-    for path in readme.documents(ROOT):
+    for path in documents.documents(ROOT):
         text = path.read_text()
-        assert readme.renew(text, ROOT / "results") == text, f"{path.name} is stale: run `make results`"
+        assert documents.renew(text, ROOT / "results") == text, f"{path.name} is stale: run `make results`"
 
 
 def test_a_stale_table_would_be_noticed(tmp_path: Path) -> None:
     text = "a\n<!-- results: nosuch -->\nold\n<!-- end of results -->\nb\n"
-    assert readme.renew(text, tmp_path) == (
+    assert documents.renew(text, tmp_path) == (
         "a\n<!-- results: nosuch -->\n\n*Not run yet.*\n\n<!-- end of results -->\nb\n"
     )
 
@@ -36,14 +36,14 @@ def test_files_that_are_no_results_are_named_below_the_table_and_not_averaged(tm
     folder.mkdir()
     for path in kept:
         (folder / path.name).write_text(path.read_text())
-    usual = readme.table(tmp_path, "digits")
+    usual = documents.table(tmp_path, "digits")
     assert "Left out" not in usual
     (folder / kept[0].name).write_text(kept[0].read_text().replace('"protocol": 1', '"protocol": 0'))
     (folder / "half.json").write_text(kept[1].read_text()[:200])
     (folder / "list.json").write_text("[1]")
     (folder / "other.json").write_text(kept[1].read_text())
     (folder / "bytes.json").write_bytes(b"\xff\xfe")
-    shown = readme.table(tmp_path, "digits")
+    shown = documents.table(tmp_path, "digits")
     assert f"| {len(kept) - 1} |" in shown.splitlines()[2] and shown.count("*Left out*") == 5
     for words in ("protocol 0", "no complete JSON", "no result of debiaser", "not that of the run", "it is no text"):
         assert words in shown
@@ -60,10 +60,10 @@ def test_what_was_measured_after_a_run_survives_a_collection(tmp_path: Path) -> 
     copy.write_text(json.dumps(kept))
     again = {name: value for name, value in kept.items() if name != "fisher"} | {"seconds": {"all": 1.0}}
     run.write_text(json.dumps(again))
-    readme.collect(tmp_path / "runs", tmp_path / "results")
+    documents.collect(tmp_path / "runs", tmp_path / "results")
     assert json.loads(copy.read_text()) == kept | {"seconds": {"all": 1.0}}
     run.write_text(json.dumps(again | {"metrics": again["metrics"] | {"unbiased": 1.0}}))
-    readme.collect(tmp_path / "runs", tmp_path / "results")
+    documents.collect(tmp_path / "runs", tmp_path / "results")
     assert "fisher" not in json.loads(copy.read_text()), "another model has another one"
 
 
@@ -72,7 +72,7 @@ def test_every_result_that_is_kept_is_whole() -> None:
     kept = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name not in others]
     assert kept
     for dataset in {path.parent.name for path in kept}:
-        results, left_out = readme.read_results(ROOT / "results", dataset)
+        results, left_out = documents.read_results(ROOT / "results", dataset)
         assert not left_out
         assert all({"metrics", "seconds", "spec", "environment"} <= set(result) for result in results)
 
@@ -81,7 +81,7 @@ def test_the_regret_of_every_benchmark_is_what_its_candidates_say() -> None:
     own = {path.stem: json.loads(path.read_text()) for path in (ROOT / "results" / "own").glob("*.json")}
     chosen = {name: found["regret"] for name, found in own.items() if "regret" in found}
     assert {"bar", "ccifar_debias", "cmnist_debias", "imdb", "mbmnist_debias"} <= set(chosen)
-    table = readme.table(ROOT / "results", "regret")
+    table = documents.table(ROOT / "results", "regret")
     for name, regret in chosen.items():
         lost = max(regret["overall"].values()) - regret["overall"][regret["chosen"]]
         (line,) = [line for line in table.splitlines() if line.startswith(f"| {name.removesuffix('_debias')} |")]

@@ -19,9 +19,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from debiaser.errors import Problem
-from debiaser.report import figures, pictures
-from debiaser.report.page import find_runs, with_code, write_page
-from debiaser.report.sheet import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
+from debiaser.report import figures, thumbnails
+from debiaser.report.figures import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
+from debiaser.report.run_page import find_runs, with_code, write_page
 from debiaser.report.tables import duration, settings, summary_rows, text_table
 from debiaser.report.words import finding, percent, score_words
 
@@ -237,7 +237,7 @@ def test_page_shows_every_part(both: list[Path], tmp_path: Path) -> None:
 
 def sides(folder: Path) -> list[list[Any]]:
     with np.load(folder / "samples.npz") as samples:
-        classes = pictures.scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8, 12)
+        classes = thumbnails.scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8, 12)
     return [entry[side] for entry in classes for side in ("highest", "lowest")]
 
 
@@ -335,7 +335,7 @@ def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_same_input_same_bytes_in_another_process(both: list[Path], tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from debiaser.report.page import find_runs, write_page;"
+    program = "import sys; from pathlib import Path; from debiaser.report.run_page import find_runs, write_page;"
     program += "write_page(find_runs(Path(sys.argv[1])), Path(sys.argv[2])); assert 'torch' not in sys.modules"
     other = tmp_path / "other.html"
     command = [sys.executable, "-c", program, str(tmp_path / "runs"), str(other)]
@@ -369,7 +369,7 @@ def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: py
     assert text.index("Overview") < text.index("digits, 1% against the shortcut, fast recipe PGD helped")
     assert "one run per method, the one with the lowest seed, out of 4: Vanilla (seed 1), PGD (seed 1)" in text
     assert "71.5 ± 0.7" in text
-    monkeypatch.setattr("debiaser.report.page.ROOM", 60_000)
+    monkeypatch.setattr("debiaser.report.run_page.ROOM", 60_000)
     smaller = page_of(find_runs(tmp_path / "runs"), tmp_path)
     assert "left out to keep this page small" in smaller
     heavy = re.findall(r"<svg.*?</svg>|data:image[^\"]+", smaller, re.DOTALL)
@@ -379,7 +379,7 @@ def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: py
 def test_pictures_are_exact_when_tiny_and_small_when_large() -> None:
     tiny = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     decoded = [
-        Image.open(io.BytesIO(base64.b64decode(pictures.data_uri(image).partition(",")[2]))).convert("RGB")
+        Image.open(io.BytesIO(base64.b64decode(thumbnails.data_uri(image).partition(",")[2]))).convert("RGB")
         for image in (tiny, np.zeros((300, 200, 3), np.uint8))
     ]
     assert np.array_equal(np.asarray(decoded[0]), tiny)

@@ -8,8 +8,7 @@ from torch import nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.learn.losses import cross_entropy
-from debiaser.learn.robust import IRM, GroupDRO, group_means, scale_slopes
+from debiaser.learn.losses import IRM, GroupDRO, cross_entropy, group_means, scale_slopes
 
 
 def batches(n: int = 40, size: int = 8, seed: int = 0) -> list[Batch]:

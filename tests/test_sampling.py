@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser import ScoreSampler
 from debiaser.errors import Misuse
-from debiaser.learn.sampling import Shuffle
-from debiaser.randomness import numpy_stream
+from debiaser.io import numpy_stream
+from debiaser.learn.sampler import Shuffle
 
 
 def test_frequencies_match_probabilities_over_a_million_draws() -> None:

@@ -25,9 +25,9 @@ from torch.utils.data import (
 from debiaser import gradient_norms
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.forward import Outputs, evaluating, find_head, look
+from debiaser.learn.gradient_norms import grad_norm, loss_score, norm, residual_norm
 from debiaser.learn.nets import SimConv1
-from debiaser.learn.outputs import Outputs, evaluating, find_head, look
-from debiaser.learn.scores import grad_norm, loss_score, norm, residual_norm
 
 
 class Bunch:

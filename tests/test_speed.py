@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from conftest import Done
-from debiaser.bench.readme import table as document_table
-from debiaser.bench.speed.claims import CLAIMS, chosen
-from debiaser.bench.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
 from debiaser.cli import app
 from debiaser.errors import Misuse
-from debiaser.report.speed_page import write_speed_page
-from debiaser.report.speed_tables import bound, markdown
+from debiaser.paper.documents import table as document_table
+from debiaser.paper.speed.claims import CLAIMS, chosen
+from debiaser.paper.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
+from debiaser.report.speed import bound, markdown, write_speed_page
 
 
 def test_ways_take_turns_and_a_ratio_is_that_of_a_round() -> None:
@@ -45,7 +44,7 @@ def test_the_difference_of_results() -> None:
 
 
 def test_memory_is_that_of_a_fresh_process() -> None:
-    code = "from debiaser.bench.speed.timing import peak_mb as p; a = p(); x = bytearray(150 * 2**20); print(p() - a)"
+    code = "from debiaser.paper.speed.timing import peak_mb as p; a = p(); x = bytearray(150 * 2**20); print(p() - a)"
     assert 120 < float(in_fresh_process("-c", code)) < 200
 
 

@@ -8,19 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debiaser.bench import paper
-from debiaser.bench.declared import declared
-from debiaser.bench.measures import histogram, measures, selection
-from debiaser.bench.settings import SETTINGS
-from debiaser.bench.spec import as_declared, digest_of, new_spec, planned_spec
-from debiaser.bench.studies import STUDIES, find_studies
-from debiaser.bench.studies.store import differing, gather
-from debiaser.bench.studies.study import Study, Verdict, read
-from debiaser.bench.studies.tally import Scale, also_printed, epochs_of, expected_seconds, findings, missing, tally
 from debiaser.cli.runs import found_in, report
 from debiaser.errors import Misuse
 from debiaser.methods import METHODS
-from debiaser.report.page import find_runs, write_page
+from debiaser.paper import published
+from debiaser.paper.results import histogram, measures, selection
+from debiaser.paper.settings import SETTINGS
+from debiaser.paper.spec import as_declared, declared, digest_of, new_spec, planned_spec
+from debiaser.paper.studies import STUDIES, find_studies
+from debiaser.paper.studies.study import Study, Verdict, read
+from debiaser.paper.studies.tally import (
+    Scale,
+    also_printed,
+    differing,
+    epochs_of,
+    expected_seconds,
+    findings,
+    gather,
+    missing,
+    tally,
+)
+from debiaser.report.run_page import find_runs, write_page
 from debiaser.report.studies import markdown, text_table, write_figures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +39,7 @@ def test_every_published_number_of_a_study_stands_beside_a_cell() -> None:
         assert study.label == label
         printed = [cell.published(label) for cell in study.cells if cell.printed]
         assert all(printed), f"{label} has a cell for which the paper has no number"
-        rest = [each for each in paper.table(label) if each.mean is not None and each not in printed]
+        rest = [each for each in published.table(label) if each.mean is not None and each not in printed]
         words = ("difference", "p_value", "percent_of_time")  # from the text; shown below the table
         assert all(each.metric.endswith(words) or "minus" in each.variant for each in rest), label
         assert len(also_printed(study)) == len(rest)

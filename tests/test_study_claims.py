@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from debiaser.bench import paper
-from debiaser.bench.studies import STUDIES
-from debiaser.bench.studies.claims import alike, welch
-from debiaser.bench.studies.study import Study, Tally
+from debiaser.paper import published
+from debiaser.paper.studies import STUDIES
+from debiaser.paper.studies.claims import alike, welch
+from debiaser.paper.studies.study import Study, Tally
 
 
 def tallies(study: Study, values: dict[str, float | tuple[float, ...]], dataset: str = "cmnist") -> list[Tally]:
@@ -106,7 +106,7 @@ def test_cells_are_compared_by_the_seeds_they_share() -> None:
     squared = {"L1": 97.0, "L2": 97.0, "L2 squared": (95.0, 99.9), "Linf": 96.0, "Vanilla": 60.0}
     assert study.judge(tallies(study, squared)).claim == "held"
     study = STUDIES["second_easiest"]
-    counts = {f"rows, {each.variant}": each.mean or 0.0 for each in paper.table("stat_reverse")}
+    counts = {f"rows, {each.variant}": each.mean or 0.0 for each in published.table("stat_reverse")}
     colours = {"PGD (colour)": 95.0, "Vanilla (colour)": (90.0, 99.0, 99.0)}
     assert study.judge(tallies(study, colours | counts, "cmnist-colour")).claim == "held"
     study = STUDIES["selection"]
@@ -148,7 +148,7 @@ def test_colour_as_target_is_judged_with_its_histogram() -> None:
     study = STUDIES["second_easiest"]
     good = {"PGD (colour)": 98.9, "Vanilla (colour)": 90.3}
     bins = [cell.name for cell in study.cells if cell.name.startswith("rows")]
-    paper_counts = {f"rows, {each.variant}": each.mean or 0.0 for each in paper.table("stat_reverse")}
+    paper_counts = {f"rows, {each.variant}": each.mean or 0.0 for each in published.table("stat_reverse")}
     assert set(bins) == set(paper_counts)
     alone = study.judge(tallies(study, good, "cmnist-colour"))
     assert alone.claim == "not testable", "the histogram is a part of the claim"

@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from debiaser.bench.fisher import add_fisher
-from debiaser.bench.results import read_result
-from debiaser.bench.spec import new_spec
-from debiaser.bench.studies import STUDIES
-from debiaser.bench.studies.running import add_parts, cores, threads, why
-from debiaser.bench.studies.store import gather
-from debiaser.bench.studies.tally import Scale
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.methods import PGD
 from debiaser.methods.task import Task
+from debiaser.paper.results import read_result
+from debiaser.paper.spec import new_spec
+from debiaser.paper.studies import STUDIES
+from debiaser.paper.studies.running import add_fisher, add_parts, cores, threads, why
+from debiaser.paper.studies.tally import Scale, gather
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--on", "digits", "--epochs", "1")

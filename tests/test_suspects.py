@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
-from debiaser.auditing.suspects import (
+from debiaser.auditing.leakage import (
     FOLDS,
     MISSING,
     OTHERS,

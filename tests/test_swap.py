@@ -7,11 +7,21 @@ import pytest
 import torch
 
 from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.reliance import Asked, Design, Reliance, binomial_interval, by_chance, estimates, excesses
-from debiaser.auditing.swap import SwapTest, draw_pairs, swap_test
+from debiaser.auditing.swap_test import (
+    Asked,
+    Design,
+    Reliance,
+    SwapTest,
+    binomial_interval,
+    by_chance,
+    draw_pairs,
+    estimates,
+    excesses,
+    swap_test,
+)
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health, verdict
 from debiaser.auditing.views import VIEWS, PictureView
-from debiaser.data.partition import units_per_class
+from debiaser.data.own.splits import units_per_class
 from debiaser.errors import Problem
 
 HEALTHY = Health(skill=0.9, easy_errors=100)

@@ -13,10 +13,12 @@ import torch
 from debiaser.cli import app
 from debiaser.errors import Misuse
 from debiaser.learn.engine import Silence
-from debiaser.theory import logistic, objective, regression, toy
-from debiaser.theory.evidence import Evidence, gather
-from debiaser.theory.figures import figures
-from debiaser.theory.statements import statements
+from debiaser.paper.theory import evidence as objective
+from debiaser.paper.theory import evidence as regression
+from debiaser.paper.theory import worlds
+from debiaser.paper.theory.evidence import Evidence, gather
+from debiaser.paper.theory.figures import figures
+from debiaser.paper.theory.statements import statements
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,24 +27,24 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_example_of_the_specification() -> None:
-    sets = toy.Sets.two(1, 9, 1)
+    sets = worlds.Sets.two(1, 9, 1)
     theta = sets.trained(sets.uniform())
     assert theta == pytest.approx(-0.8)
     assert sets.gradients(theta) == pytest.approx([0.2, -1.8])
-    assert toy.closed_form(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6])
-    assert toy.minimised(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6], rel=1e-6)
+    assert worlds.closed_form(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6])
+    assert worlds.minimised(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6], rel=1e-6)
     assert sets.trace(np.array([0.5, 0.5])) == pytest.approx(1.0)
 
 
 def test_the_minimum_is_one_and_not_only_a_stationary_point() -> None:
-    sets = toy.Sets.two(3, 95, 5)
-    best = toy.closed_form(sets)[0] * 95
+    sets = worlds.Sets.two(3, 95, 5)
+    best = worlds.closed_form(sets)[0] * 95
     traces = [sets.trace(np.array([mass, 1 - mass])) for mass in (best - 0.01, best, best + 0.01)]
     assert traces[1] < min(traces[0], traces[2])
 
 
 def test_a_third_set_gets_nothing_at_the_minimum() -> None:
-    beyond = toy.beyond()
+    beyond = worlds.beyond()
     assert beyond.found == pytest.approx((0.5, 0, 0.5), abs=1e-5)
     assert beyond.trace(beyond.found) < beyond.trace(beyond.by_norm) < beyond.trace(beyond.uniform)
 
@@ -51,7 +53,7 @@ def test_a_third_set_gets_nothing_at_the_minimum() -> None:
 
 
 def test_the_information_is_the_second_derivative_of_the_loss() -> None:
-    world = logistic.biased_world(0)
+    world = worlds.biased_world(0)
     points, q = torch.from_numpy(world.points), torch.from_numpy(world.q)
     truth, theta = torch.from_numpy(world.truth), torch.from_numpy(world.theta)
 
@@ -63,12 +65,12 @@ def test_the_information_is_the_second_derivative_of_the_loss() -> None:
     found = torch.autograd.functional.hessian(loss, theta)
     assert np.allclose(world.fisher(world.q), found, atol=1e-12)
     other = theta + 0.3
-    assert logistic.excess_loss(world, other.numpy()) == pytest.approx(float(loss(other) - loss(theta)))
+    assert worlds.excess_loss(world, other.numpy()) == pytest.approx(float(loss(other) - loss(theta)))
 
 
 def test_fitted_parameters_are_maxima() -> None:
-    world, stream = logistic.biased_world(1), np.random.default_rng(0)
-    theta, without = logistic.fitted(world, 500, 50, stream)
+    world, stream = worlds.biased_world(1), np.random.default_rng(0)
+    theta, without = worlds.fitted(world, 500, 50, stream)
     assert theta.shape == (50, 3) and without == 0
     stream = np.random.default_rng(0)
     drawn = stream.multinomial(500, world.p, 50)
@@ -78,9 +80,9 @@ def test_fitted_parameters_are_maxima() -> None:
 
 
 def test_training_sets_without_a_maximum_are_counted() -> None:
-    world = logistic.biased_world(0)
+    world = worlds.biased_world(0)
     certain = replace(world, theta=1000 * world.theta)
-    theta, without = logistic.fitted(certain, 20, 30, np.random.default_rng(0))
+    theta, without = worlds.fitted(certain, 20, 30, np.random.default_rng(0))
     assert without > 0 and len(theta) == 30 - without
 
 

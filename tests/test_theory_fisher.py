@@ -9,9 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.outputs import Outputs
-from debiaser.theory import fisher
-from debiaser.theory.fisher import Fisher, damped_sweep, from_probabilities, head_fisher, inverse_trace, network_fisher
+from debiaser.learn.forward import Outputs
+from debiaser.paper.theory import fisher
+from debiaser.paper.theory.fisher import (
+    Fisher,
+    damped_sweep,
+    from_probabilities,
+    head_fisher,
+    inverse_trace,
+    network_fisher,
+)
 
 ROWS, WIDTH, CLASSES = 40, 5, 4
 

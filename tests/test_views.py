@@ -6,28 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.asking import views_of
+from debiaser.auditing.swap_test import views_of
 from debiaser.auditing.views import (
     VIEWS,
     PictureView,
-    cosines,
-    from_blocks,
-    luma,
-    tint_statistics,
-    to_blocks,
-    with_matters,
-)
-from debiaser.auditing.word_views import (
     WordView,
     associations,
     casing,
+    cosines,
+    from_blocks,
     largest_phi,
+    luma,
     swap_words,
     take_casing,
     take_length,
     text_views,
+    tint_statistics,
+    to_blocks,
+    with_matters,
 )
-from debiaser.data.inject import PALETTE
+from debiaser.data.bias import PALETTE
 from debiaser.errors import Misuse, Problem
 
 BY_NAME = {view.name: view for view in VIEWS}

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from debiaser import gradient_norms
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.learn import whole
+from debiaser.learn import layerwise
 from debiaser.learn.layerwise import by_layer
 from debiaser.learn.nets import SimConv1
 
@@ -181,17 +181,17 @@ def test_samples_that_a_layer_mixes_are_noticed() -> None:
     torch.manual_seed(2)
     model = nn.Sequential(Mixing(6, 6), nn.Linear(6, 3))
     batch = Batch(torch.randn(5, 6), torch.randint(0, 3, (5,)), torch.arange(5))
-    way, _ = whole.best_way(model, whole.choose(model, "all"), batch, 2, None)
-    assert way is whole.by_vmap  # which runs each sample alone
+    way, _ = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
+    assert way is layerwise.by_vmap  # which runs each sample alone
 
 
 def test_memory_decides_the_size_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     model = convolutions().eval()
     batch = Batch(torch.randn(64, 3, 15, 15), torch.zeros(64, dtype=torch.long), torch.arange(64))
-    way, size = whole.best_way(model, whole.choose(model, "all"), batch, 2, None)
+    way, size = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
     assert way is by_layer and size > 64
-    monkeypatch.setattr(whole, "BUDGET", 2**20)
-    _, small = whole.best_way(model, whole.choose(model, "all"), batch, 2, None)
+    monkeypatch.setattr(layerwise, "BUDGET", 2**20)
+    _, small = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
     assert 1 <= small < size / 100
 
 

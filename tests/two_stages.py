@@ -10,7 +10,7 @@ import torch
 
 from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.engine import Silence
-from debiaser.learn.outputs import predict
+from debiaser.learn.forward import predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.task import Journal, Task
 

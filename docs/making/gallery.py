@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from debiaser.files import write_text
-from debiaser.report.page import find_runs
+from debiaser.io import write_text
+from debiaser.report.figures import write_sheet
+from debiaser.report.run_page import find_runs
 from debiaser.report.runs import Arrays, Details, Result, read_details, read_result
-from debiaser.report.sheet import write_sheet
 from debiaser.report.tables import method_name, place
 
 DOCS = Path(__file__).resolve().parents[1]

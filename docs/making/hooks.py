@@ -17,11 +17,11 @@ from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
 import debiaser
-from debiaser.bench.key_values import COMMON_OPTIONS
 from debiaser.cli import app
-from debiaser.data import DATASETS, cifar_files
-from debiaser.data.catalogue import SETS
+from debiaser.data import DATASETS, formats
 from debiaser.data.holdings import HOLDINGS
+from debiaser.data.sources import SETS
+from debiaser.paper.spec import COMMON_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -104,7 +104,7 @@ def sources() -> str:
     lines = ["| set | what to put into the data folder | rows | who has it |", "| --- | --- | --- | --- |"]
     for name, known in SETS.items():
         idx = all(part.stem for part in known.parts.values())
-        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{cifar_files.ARCHIVES[0]}`"
+        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{formats.ARCHIVES[0]}`"
         places = f"`{name}.npz`, or its {files}, in `{name}/` or `{known.also}/`"
         rows = " + ".join(f"{known.parts[key].shape[0]:,}" for key in ("y_train", "y_test"))
         lines.append(

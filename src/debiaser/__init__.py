@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "GCELoss": "debiaser.learn.losses",
-    "gradient_norms": "debiaser.learn.scores",
-    "ScoreSampler": "debiaser.learn.sampling",
+    "gradient_norms": "debiaser.learn.gradient_norms",
+    "ScoreSampler": "debiaser.learn.sampler",
     "read_scores": "debiaser.learn.streams",
     "score_stream": "debiaser.learn.streams",
     "Recipe": "debiaser.learn.recipe",
@@ -25,8 +25,8 @@ _HOMES = {
     "LfF": "debiaser.methods",
     "PGD": "debiaser.methods",
     "Vanilla": "debiaser.methods",
-    "audit": "debiaser.auditing.entry",
-    "debias": "debiaser.auditing.entry",
+    "audit": "debiaser.auditing.api",
+    "debias": "debiaser.auditing.api",
 }
 
 __all__ = [
@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from debiaser.auditing.entry import audit, debias
+    from debiaser.auditing.api import audit, debias
+    from debiaser.learn.gradient_norms import gradient_norms
     from debiaser.learn.losses import GCELoss
     from debiaser.learn.recipe import Recipe
-    from debiaser.learn.sampling import ScoreSampler
-    from debiaser.learn.scores import gradient_norms
+    from debiaser.learn.sampler import ScoreSampler
     from debiaser.learn.streams import read_scores, score_stream
     from debiaser.methods import BPA, CNC, EIIL, GEORGE, JTT, PGD, Disen, LfF, Vanilla
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from debiaser.data.raw import cache
+from debiaser.data.sources import cache
 
 KEPT = {"data"}  # raw data sets are not a cache of audits
 

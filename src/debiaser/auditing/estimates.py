@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from debiaser.randomness import numpy_stream
+from debiaser.io import numpy_stream
 
 DRAWS = 1000
 CHUNK = 2_000_000  # counts held at once

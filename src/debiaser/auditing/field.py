@@ -13,19 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.audit import Examined
+from debiaser.auditing.crossval import ask_panel, read_panel
 from debiaser.auditing.estimates import DRAWS, Estimate, resampled_means
-from debiaser.auditing.prediction import TABLES, picture_paths, texts_of
-from debiaser.auditing.reliance import binomial_interval
-from debiaser.auditing.scoring import ask_panel, read_panel
-from debiaser.auditing.subject import Subject, pictures_of
-from debiaser.auditing.swap import BATCH
-from debiaser.data.folders import PICTURES
+from debiaser.auditing.examine import Examined
+from debiaser.auditing.export import TABLES, picture_paths, texts_of
+from debiaser.auditing.inputs import Subject, pictures_of
+from debiaser.auditing.swap_test import BATCH, binomial_interval
+from debiaser.data.images import Files, Pictures
 from debiaser.data.own import READERS
-from debiaser.data.pictures import Files, Pictures
-from debiaser.data.rows import first
+from debiaser.data.own.folder import PICTURES
+from debiaser.data.own.rows import first
 from debiaser.errors import Problem
-from debiaser.randomness import numpy_stream
+from debiaser.io import numpy_stream
 
 MOST = 2000  # inputs that are read, at random
 APART = 0.2  # points between b and a, as a share, below which disagreement says nothing

@@ -2,15 +2,184 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
-from debiaser.files import write_json, write_text
+from debiaser.auditing.estimates import Estimate, share
+from debiaser.auditing.examine import Examined
+from debiaser.auditing.inputs import Material, Subject
+from debiaser.auditing.jobs import Rows, answer_inputs
+from debiaser.auditing.swap_test import SwapTest, binomial_interval
+from debiaser.data.own.rows import first
+from debiaser.io import numpy_stream, write_json, write_text
+from debiaser.learn.forward import call
+
+# --- The share of rows that go against the rule, as an interval: above by planted rows, below by what a person saw
+
+LOOKS = 60  # rows, at random, that a person is asked to look at
+
+
+def looks(examined: Examined) -> Rows:
+    """Up to LOOKS of the rows that the easy model misses, at random, the same for the same data."""
+    missed = easy_misses(examined)
+    return np.sort(numpy_stream(examined.desk.seed, "looks").permutation(missed)[:LOOKS])
+
+
+def easy_misses(examined: Examined) -> Rows:
+    """The examined rows that the easy model misses, whatever was confirmed about them."""
+    pool = examined.pool
+    return np.asarray(pool[examined.easy.answer[pool] != examined.desk.y[pool]])
+
+
+def conflicting_share(examined: Examined) -> Estimate:
+    """From 0 to 1. Rows that go against the rule are missed, and not called mislabelled, as often as planted ones are:
+    that bounds them above. What a person marked, best in the random looks, bounds them below."""
+    n, missed = len(examined.pool), easy_misses(examined)
+    kinds, controls = examined.kinds, examined.controls
+    high, how = len(missed) / n, ["at most all rows that the easy model misses"]
+    if controls is not None and controls.found.low is not None:
+        called = 0.0 if kinds.abstains else (controls.conflicts_called.high or 0.0) / 100
+        kept = missed[kinds.kind[missed] != "mislabelled"] if not kinds.abstains else missed
+        reached = controls.found.low / 100 * (1 - called)
+        high = min(1.0, len(kept) / n / reached) if reached > 0 else 1.0
+        how = [f"at most what planted rows allow, of which {controls.found.words()} are missed"]
+    low = 0.0
+    if len(examined.confirmed):
+        low, words = lower_end(examined, missed)
+        how.append(words)
+    expected = float(np.where(kinds.missed, 1 - kinds.wrong, 0.0)[examined.pool].mean())
+    high = max(high, low)
+    value = float("nan") if kinds.abstains else float(np.clip(expected, low, high))  # no kinds, no point in between
+    return Estimate(value, low, high, "; ".join(how))
+
+
+def lower_end(examined: Examined, missed: Rows) -> tuple[float, str]:
+    """The least share that the marks allow, and how it was found: every confirmed row counts; the random looks, all
+    marked, stand for the rest."""
+    marks, n = examined.kinds.kind, len(examined.pool)
+    seen = examined.confirmed
+    counted = int((marks[seen] == "conflicting").sum()) / n
+    drawn = looks(examined)
+    looked = drawn[np.isin(drawn, seen)]
+    if len(looked) < len(drawn) or not len(drawn):
+        return counted, f"at least the rows confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
+    share = float((marks[looked] == "conflicting").mean())
+    units = len(np.unique(examined.subject.own.unit[looked]))  # ten looks at one unit are one look
+    projected = binomial_interval(share, units)[0] * len(missed) / n
+    return max(counted, projected), f"at least what {len(looked)} random looks show, {share:.0%} of them conflicting"
+
+
+def mislabelled_share(examined: Examined) -> Estimate:
+    """From 0 to 1: expected; from the rows called so, less those that planted conflicts lead one to expect, to all
+    that the easy model misses."""
+    kinds, pool = examined.kinds, examined.pool
+    missed: NDArray[np.bool_] = kinds.missed[pool]
+    expected = float(np.where(missed, kinds.wrong[pool], 0.0).mean())
+    low, high = 0.0, max(float(missed.mean()), expected)
+    if not kinds.abstains:
+        named = float((kinds.kind[pool] == "mislabelled").mean())
+        amiss = (examined.controls.conflicts_called.high or 0.0) / 100 if examined.controls else 0.0
+        low = max(0.0, named - amiss * float(missed.mean()))
+    how = "no kind is asserted" if kinds.abstains else "from the rows called so, less those called so by mistake"
+    value = float("nan") if kinds.abstains else expected
+    return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")
+
+
+# --- What the page shows: which rows, their pictures or texts, the typical rows beside them, where a model looks
+
+PER_CLASS = 12  # rows of each gallery
+MOST = 400  # pictures in all
+TRIPLETS = 12
+CANDIDATES = 2000  # typical rows among which the nearest is looked for
+HEATS = 12
+SMOOTH = 28  # a look is blurred by one part in so many of the picture, to either side
+WORDS = 40  # of a text, at most, whose weight is found
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Row numbers: everything that is shown, the triplets, and the rows where the models' looks are drawn."""
+
+    shown: Rows
+    triplets: list[dict[str, int]]
+    looked: Rows
+
+
+def choose(examined: Examined) -> Chosen:
+    """The rows to show: most and least against the rule in every class, likely mislabelled, triplets and looks."""
+    y, score, answer = examined.desk.y, examined.score, examined.easy.answer
+    kind, material = examined.kinds.kind, examined.desk.material
+    inside = np.flatnonzero(answer >= 0)
+    order = inside[np.argsort(-score[inside], kind="stable")]
+    classes = np.unique(y[inside])
+    each = max(3, min(PER_CLASS, MOST // (3 * len(classes))))
+    galleries = []
+    for k in classes:
+        mine = order[y[order] == k]
+        against = mine[answer[mine] != k][:each]
+        galleries += [against, mine[::-1][:each]]
+    wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
+    against = order[answer[order] != y[order]]
+    triplets = make_triplets(against[:TRIPLETS], y, answer, material)
+    extra = np.array([row for triplet in triplets for row in triplet.values()], np.int64)
+    shown = np.unique(np.concatenate([*galleries, wrong, extra, order[:PER_CLASS], looks(examined)]))
+    return Chosen(shown, triplets, against[:HEATS])
+
+
+def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list[dict[str, int]]:
+    """For each row: the nearest typical row of its own label, and the nearest one of what the easy model says."""
+    found = []
+    typical = np.flatnonzero((answer >= 0) & (answer == y))
+    if len(typical) > CANDIDATES:
+        typical = np.sort(numpy_stream(0, "typical").choice(typical, CANDIDATES, replace=False))
+    if not len(typical) or not len(rows):
+        return []
+    points = material.points(typical)
+    for row, point in zip(rows, material.points(rows), strict=True):
+        distance = ((points - point) ** 2).sum(1)
+        nearest = {}
+        for name, label in (("same", y[row]), ("other", answer[row])):
+            mine = np.flatnonzero(y[typical] == label)
+            if len(mine):
+                nearest[name] = int(typical[mine[distance[mine].argmin()]])
+        if len(nearest) == 2:
+            found.append({"row": int(row), **nearest})
+    return found
+
+
+def input_gradients(subject: Subject, model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
+    """(b, s, s) where a small change of the picture changes the answer most, from 0 (nowhere) to 255."""
+    x = pictures.float().requires_grad_(True)
+    with torch.enable_grad():
+        logits = call(model.eval(), subject.flow(x))
+        (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), x)
+    reach = max(1, pictures.shape[-1] // SMOOTH)
+    heat = F.avg_pool2d(gradient.abs().sum(1, keepdim=True), 2 * reach + 1, stride=1, padding=reach)[:, 0]
+    strongest = heat.flatten(1).amax(1).clamp_min(1e-12)[:, None, None]
+    return (255 * heat / strongest).round().byte().numpy()
+
+
+def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tensor]) -> list[list[Any]]:
+    """Each word and what leaving it out takes from the answer's probability, relative to the strongest (-1 to 1)."""
+    words = re.findall(r"\S+", text)[:WORDS]
+    if not words:
+        return []
+    variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
+    probability = answer_inputs(model, enter(variants))
+    answer = probability[0].argmax()
+    lost = probability[0, answer] - probability[1:, answer]
+    strongest = max(float(np.abs(lost).max()), 1e-12)
+    return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+
 
 COLUMNS = (
     *("id", "path", "label", "predicted", "score", "probability", "rank"),
@@ -97,3 +266,137 @@ def write_weights(path: Path, ids: NDArray[np.str_], probability: NDArray[np.flo
 def write_findings(findings: Findings, folder: Path) -> None:
     """audit.json: the whole summary."""
     write_json(folder / "audit.json", findings.summary)
+
+
+# --- What was examined, as the plain object that `--json` prints and the page reads, and as one line per row
+
+BINS = 40
+SHOWN = 150  # rows of each kind in the plane of two rules
+
+
+def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
+    """Everything but the rows themselves."""
+    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    y, unit = own.y.numpy(), own.unit
+    right = examined.easy.answer[pool] == y[pool]
+    effective, place = examined.effective_rows, examined.place
+    return {
+        "source": own.source,
+        "kind": own.kind,
+        "examined": examined.model,
+        "verdict": examined.verdict,
+        "reasons": examined.reasons,
+        "n": len(pool),
+        "units": len(np.unique(unit[pool])),
+        "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
+        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined)],
+        "choices": {**examined.subject.choices, "folds": str(len(examined.desk.folds))},
+        "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
+        "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
+        "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
+        "health": {
+            "ok": not examined.troubles,
+            "findings": [each.plain for each in examined.troubles],
+            "easy_accuracy": share(right, unit[pool]).plain,
+            "plain_accuracy": share(examined.plain.answer[pool] == y[pool], unit[pool]).plain,
+        },
+        "conflicting_share": conflicting_share(examined).plain,
+        "mislabelled_share": mislabelled_share(examined).plain,
+        "kinds": {"asserted": not kinds.abstains, "why": kinds.abstains},
+        "planted": examined.controls.plain if examined.controls else None,
+        "plane": plane(examined),
+        "looks": [int(each) for each in place[looks(examined)]],
+        "effective_sample_size": effective.plain,
+        "untested": [each.plain for each in examined.swaps.untested] if isinstance(examined.swaps, SwapTest) else [],
+        "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
+        "suspects": [each.plain for each in examined.suspects],
+        "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
+        "histogram": histogram(examined.score[pool], ~right),
+        "repair": None,
+    }
+
+
+def remarks(examined: Examined) -> list[str]:
+    """Properties that could not be swapped, what planted rows showed, and why no kind is asserted where none is."""
+    untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
+    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    told += [examined.controls.words] if examined.controls else []
+    if changed := getattr(examined.subject.own.inputs, "failed", {}):
+        told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
+    return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
+
+
+def rests_on(effective: Estimate, n: int, kind: str) -> str:
+    """The effective sample size in words."""
+    things = "pictures" if kind == "image" else "texts"
+    return f"Training by score would rest on {effective.value:,.0f} of {n:,} {things}."
+
+
+def class_facts(name: str, k: int, y: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
+    """A class, its rows, and how many of them the easy model gets right, in percent."""
+    mine = y == k
+    return {
+        "name": name,
+        "n": int(mine.sum()),
+        "easy_accuracy": float(100 * right[mine].mean()) if mine.any() else None,
+    }
+
+
+def plane(examined: Examined) -> list[dict[str, Any]] | None:
+    """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
+    judge, y = examined.kinds.judge, examined.desk.y
+    if judge is None:
+        return None
+    stream, pool = numpy_stream(examined.desk.seed, "plane"), examined.pool
+    missed = examined.kinds.missed[pool]
+    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (missed, ~missed)])
+    kinds = examined.kinds.kind[rows].tolist()
+    parts = [(examined.easy.probability[rows], judge.probability[rows], y[rows], kinds)]
+    if (planted := examined.planted) is not None:
+        some = slice(None, None, max(1, len(planted.rows) // SHOWN))
+        label = y[planted.rows[some]]
+        parts.append((planted.easy[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
+    return [
+        {"easy": round(easy, 3), "judge": round(said, 3), "kind": kind}
+        for one, other, label, names in parts
+        for easy, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
+    ]
+
+
+def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> list[float]:
+    """(m,) what is given to the label."""
+    return [float(each) for each in np.take_along_axis(probability, label[:, None], 1)[:, 0]]
+
+
+def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Rows by score, on a scale of powers: all, and those that the easy model misses."""
+    logs = np.log10(np.maximum(score, 1e-8))
+    edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
+    counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
+    return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
+
+
+def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(n,) from 1, the highest score."""
+    rank = np.empty(len(score), np.int64)
+    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(score) + 1)
+    return rank
+
+
+def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
+    """The columns of scores.csv over the examined rows."""
+    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    classes = np.array(own.classes, dtype=object)
+    score, missed, wrong = examined.score[pool], kinds.missed[pool], kinds.wrong[pool]
+    return {
+        "id": np.array(own.ids, dtype=object)[pool],
+        "path": np.array(own.paths, dtype=object)[pool],
+        "label": classes[own.y.numpy()[pool]],
+        "predicted": classes[examined.easy.answer[pool]],
+        "score": score,
+        "probability": examined.probability[pool],
+        "rank": ranks(score),
+        "p_conflicting": np.where(missed, 1 - wrong, 0.0),
+        "p_mislabelled": np.where(missed, wrong, 0.0),
+        "kind": kinds.kind[pool].astype(object),
+    }

@@ -6,23 +6,105 @@ another class; without a named property, the worst class alone. Towards vanilla 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.audit import Examined
-from debiaser.auditing.estimates import resampled_means, resampled_seeds
+from debiaser.auditing.candidates import AUGMENTED, CONTROLS, VANILLA, Trial, compete, exchange, report_trial, ways_of
+from debiaser.auditing.crossval import Vector
+from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
+from debiaser.auditing.examine import Examined
+from debiaser.auditing.findings import conflicting_share
+from debiaser.auditing.inputs import WholeMaterial
 from debiaser.auditing.jobs import Rows, answer_inputs, read_model
-from debiaser.auditing.repair import AUGMENTED, CONTROLS, VANILLA, Trial
-from debiaser.auditing.scoring import Vector
-from debiaser.auditing.swap import BATCH
+from debiaser.auditing.swap_test import BATCH, SwapTest, swaps_of
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
+from debiaser.io import numpy_stream
 from debiaser.learn.engine import told_of
-from debiaser.randomness import numpy_stream
+
+# --- What debiasing gains on rows that go against the rule, what it costs on rows that follow it, and when it pays
+
+NEVER = 100.0  # percent: there is no share of cases from which it pays
+
+
+def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
+    """Gain and cost in points, and the share in percent of cases against the rule from which the chosen model is
+    better than vanilla: cost / (cost + gain). Intervals over units and seeds; None without rows of both kinds."""
+    against = trial.misses
+    if not against.any() or against.all():
+        return None
+    right = {name: (trial.contenders[name].answers == trial.labels).astype(np.float64) for name in (VANILLA, chosen)}
+    change = 100 * (right[chosen] - right[VANILLA])  # (s, m)
+    gains = resampled_changes(change, against, trial.unit, seed)
+    costs = -resampled_changes(change, ~against, trial.unit, seed)
+    gain, cost = float(change[:, against].mean()), -float(change[:, ~against].mean())
+    shares = [break_even(*pair) for pair in zip(costs.tolist(), gains.tolist(), strict=True)]
+    method = f"bootstrap over {len(np.unique(trial.unit)):,} units and {trial.seeds} seeds"
+
+    def estimate(value: float, values: Any) -> Estimate:
+        if len(np.unique(trial.unit)) < FEWEST_UNITS:
+            return Estimate(value, method=f"{method}, too few for an interval")
+        low, high = np.percentile(values, [2.5, 97.5])
+        return Estimate(value, float(low), float(high), method)
+
+    even = estimate(break_even(cost, gain), shares)
+    before, after = (
+        {"against": 100 * float(each[:, against].mean()), "follow": 100 * float(each[:, ~against].mean())}
+        for each in (right[VANILLA], right[chosen])
+    )
+    return {
+        "gain": estimate(gain, gains).plain,
+        "cost": estimate(cost, costs).plain,
+        "break_even": even.plain,
+        "before": before,
+        "after": after,
+        "rows_against": int(against.sum()),
+        "rows_follow": int((~against).sum()),
+        "sentence": pays(even, cost, gain),
+    }
+
+
+def resampled_changes(change: Vector, part: NDArray[np.bool_], unit: Rows, seed: int) -> Vector:
+    """(DRAWS,) the mean change (s, m) over a part of the rows, over bootstrap samples of units and seeds."""
+    columns = np.concatenate([change * part, part[None].astype(np.float64)]).T
+    drawn = resampled_means(columns, unit, seed)
+    by_seed = drawn[:, :-1] / np.maximum(drawn[:, -1:], 1e-12)
+    return np.asarray((by_seed * resampled_seeds(len(change), len(drawn), seed)).sum(1))
+
+
+def break_even(cost: float, gain: float) -> float:
+    """The share in percent from which a gain outweighs a cost: 0 where nothing is lost, NEVER where nothing is won."""
+    if gain <= 0:
+        return NEVER
+    return 0.0 if cost <= 0 else 100 * cost / (cost + gain)
+
+
+def pays(even: Estimate, cost: float, gain: float) -> str:
+    """When it pays, in words."""
+    points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
+    if (even.low or 0.0) <= 0 and (NEVER if even.high is None else even.high) >= NEVER:
+        return f"These rows cannot tell from how many cases against the rule on it is better {points}."
+    if gain <= 0 and cost < 0:  # the other way round: what it wins is on rows that follow the rule
+        return f"Better only if fewer than {100 * cost / (cost + gain):.1f}% of the cases go against the rule {points}."
+    if even.value >= NEVER:
+        return "No share of cases that go against the rule makes it better: it gains nothing on them."
+    told = f"Better if more than {even.words()} of the cases in the field go against the rule"
+    if even.value <= 0:
+        told = f"Better at any share of cases that go against the rule [{even.low:.1f}, {even.high:.1f}%]"
+    return f"{told} {points}."
+
+
+def compared(sentence: str, here: dict[str, Any], field: dict[str, Any] | None) -> str:
+    """The sentence with the shares of such cases in this data and, where it was looked at, in the field."""
+    told = f"{sentence[:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%"
+    if field is not None and field["value"] is not None:
+        told += f"; the field folder: {field['value']:.1f}% [{field['low']:.1f}, {field['high']:.1f}]"
+    return told + "."
+
 
 MOST = 1000  # validation rows that are planted
 
@@ -202,3 +284,48 @@ def criterion(means: Vector, trial: Trial, planted: PlantedTrial | None, turns: 
     if planted is None:
         return np.asarray(100 * accuracy.min(1))
     return np.asarray(50 * accuracy[:, :-1].min(1) + 50 * accuracy[:, -1])
+
+
+# --- From an audit to a model: candidates are trained, one is chosen on validation rows and proven on held-out ones
+
+
+def prove(
+    examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float, field: Any
+) -> tuple[Trial, dict[str, Any]]:
+    """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit.
+
+    Once the choice is made validation rows are rows to learn from like the others: everything is trained again.
+    """
+    own, desk = examined.subject.own, examined.desk
+    view = examined.named
+    ways = ways_of(examined, exchange(examined, view) if view else None)
+    rehearsal = compete(desk, train, valid, ways, own.unit, seeds)
+    choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
+    if isinstance(desk.material, WholeMaterial):  # what costs hours is trained again only where it is compared
+        ways = {name: ways[name] for name in (VANILLA, choice.rival)}
+    trial = compete(desk, np.union1d(train, valid), held_out, ways, own.unit, seeds)
+    trial = replace(trial, chosen=choice.chosen)
+    more = report_trial(trial, choice.rival, own, max_cost)
+    paid = price(trial, choice.rival, desk.seed)
+    if paid is not None:
+        paid["sentence"] = compared(paid["sentence"], conflicting_share(examined).plain, field)
+    after = [each.plain for each in reliances_after(examined, rehearsal, choice.rival)]
+    more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
+    more["selection"], more["price"] = choice.plain, paid
+    return trial, more
+
+
+def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence[Any]:
+    """How far this model's first seed follows each property, asked on validation rows."""
+    if not isinstance(examined.swaps, SwapTest):
+        return ()
+    desk, contender = examined.desk, rehearsal.contenders[name]
+    model = read_model(desk.material, desk.folder / contender.keys[0])
+    answers = np.full(len(examined.pool), -1)
+    answers[examined.place[rehearsal.rows]] = contender.answers[0]
+
+    def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
+        return torch.from_numpy(answer_inputs(model, examined.subject.enter(inputs)).argmax(1))
+
+    test = swaps_of(examined.subject, desk, examined.views, answers, answer, desk.listener)
+    return test.reliances if isinstance(test, SwapTest) else ()

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from debiaser.auditing.health import FEW, WEAK
-from debiaser.auditing.reliance import LEVEL, Reliance
-from debiaser.auditing.swap import SwapTest
+from debiaser.auditing.diagnosis import FEW, WEAK
+from debiaser.auditing.swap_test import LEVEL, Reliance, SwapTest
 
 BIASED, NO_EVIDENCE, CANNOT_TELL = "biased", "no evidence", "cannot tell"
 

@@ -15,23 +15,22 @@ from typing import NoReturn, TextIO
 
 import typer
 
-from debiaser.cli import bench as _bench  # noqa: F401
 from debiaser.cli import data as _data  # noqa: F401
 from debiaser.cli import own as _own  # noqa: F401
+from debiaser.cli import paper as _bench  # noqa: F401
+from debiaser.cli import paper as _studies  # noqa: F401
+from debiaser.cli import paper as _theory  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401
-from debiaser.cli import studies as _studies  # noqa: F401
-from debiaser.cli import theory as _theory  # noqa: F401
-from debiaser.cli.app import app
-from debiaser.cli.usage import ClickError, one_line
+from debiaser.cli.app import ClickError, app, one_line
 from debiaser.errors import INTERRUPTED, Misuse, Problem, lack_of_memory
-from debiaser.files import explain
+from debiaser.io import explain
 
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
 GRACE, USAGE_GRACE = 3.0, 60.0  # seconds; wrong usage is the same in all processes
 
 
-def main() -> None:
+def main() -> None:  # noqa: C901
     """Run the command; every way to end has its exit code and, if it is a mistake, its one line."""
     logging.basicConfig(format="debiaser: %(message)s", level=logging.WARNING, stream=sys.stderr)
     debug = "--debug" in sys.argv

@@ -20,9 +20,9 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
     from debiaser.cli.console import show_table
     from debiaser.cli.runs import print_json
-    from debiaser.data import DATASETS, holdings, raw, weights
+    from debiaser.data import DATASETS, holdings, sources, weights
 
-    there = {name: raw.status(name, data) for name in raw.SETS}
+    there = {name: sources.status(name, data) for name in sources.SETS}
     there |= {name: holdings.status(name, data, thorough=False) for name in holdings.HOLDINGS}
     models = {name: weights.status(name, data) for name in weights.WEIGHTS}
     benchmarks = [
@@ -76,10 +76,10 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.bench.looks import portions, statistics
     from debiaser.cli.console import show_table
     from debiaser.cli.runs import print_json
     from debiaser.data import DATASETS
+    from debiaser.paper.samples import portions, statistics
 
     spec = specify(name, rho, noise, data_seed, option) if name in DATASETS else None
     partial = {"partial": True} if spec and spec.options.get("partial") else {}
@@ -122,9 +122,9 @@ def show_data(
     as_json: options.Json = False,
 ) -> None:
     """Draw sample pictures: rows that follow the shortcut, and a row that goes against it."""
-    from debiaser.bench.looks import draw
     from debiaser.cli.runs import print_json
     from debiaser.data import DATASETS
+    from debiaser.paper.samples import draw
 
     if name not in DATASETS:
         raise known("dataset", name, DATASETS)
@@ -138,34 +138,34 @@ def show_data(
 
 def raw_sets(name: str) -> tuple[str, ...]:
     """The raw sets, or the weights, behind a name."""
-    from debiaser.data import DATASETS, raw, weights
+    from debiaser.data import DATASETS, sources, weights
 
     if name in DATASETS:
         return DATASETS[name].raw
-    if name in raw.SETS or name in weights.WEIGHTS:
+    if name in sources.SETS or name in weights.WEIGHTS:
         return (name,)
-    raise known("dataset or raw set", name, {*DATASETS, *raw.SETS, *weights.WEIGHTS})
+    raise known("dataset or raw set", name, {*DATASETS, *sources.SETS, *weights.WEIGHTS})
 
 
 def keeper(name: str) -> Any:
     """Who fetches and checks what has this name: raw sets, folders of files or weights."""
-    from debiaser.data import holdings, raw, weights
+    from debiaser.data import holdings, sources, weights
 
-    return weights if name in weights.WEIGHTS else holdings if name in holdings.HOLDINGS else raw
+    return weights if name in weights.WEIGHTS else holdings if name in holdings.HOLDINGS else sources
 
 
 def specify(name: str, rho: float | None, noise: float, data_seed: int, option: list[str] | None) -> Any:
     """The spec of the benchmark, with its usual rho unless another is asked."""
-    from debiaser.bench.spec import new_spec
+    from debiaser.paper.spec import new_spec
 
     return new_spec(name, "vanilla", rho, noise=noise, data_seed=data_seed, options=option or ())
 
 
 def loaded(spec: Any, data: Path | None) -> Any:
     """The benchmark, with a bar for what is fetched, made or checked on the way."""
-    from debiaser.bench.experiment import load
     from debiaser.cli.console import Downloads
-    from debiaser.data.progress import listening
+    from debiaser.data.fetch import listening
+    from debiaser.paper.experiment import load
 
     with Downloads(quiet=False) as progress, listening(progress):
         return load(spec, data)

@@ -70,22 +70,22 @@ def audit(
     debug: options.Debug = False,
 ) -> None:
     """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
-    from debiaser.auditing import entry
+    from debiaser.auditing import api
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
     columns = Columns(label, image, text, group, split, unit)
     with reporting(quiet) as listener:
-        request = entry.Request(
+        request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
             names(matters), confirmed, field, redact=redactions(redact), out=out, listener=listener,
         )  # fmt: skip
         if probs is not None:
-            findings = entry.audit_answers(source, read_array(probs), features and read_array(features), request)
+            findings = api.audit_answers(source, read_array(probs), features and read_array(features), request)
         elif features is not None:
             raise Misuse("--features needs --probs: the probabilities of the same model")
         else:
-            findings = entry.audit_source(source, request)
+            findings = api.audit_source(source, request)
     show(findings, as_json)
     finish(findings, failing)
 
@@ -119,17 +119,17 @@ def debias(
     debug: options.Debug = False,
 ) -> None:
     """Audit, then train the controls and the debiased model, prove the difference, export the model."""
-    from debiaser.auditing import entry
+    from debiaser.auditing import api
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
     columns = Columns(label, image, text, group, split, unit)
     with reporting(quiet) as listener:
-        request = entry.Request(
+        request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
             names(matters), confirmed, field, max_cost, redactions(redact), out, listener,
         )  # fmt: skip
-        findings = entry.debias_source(source, request)
+        findings = api.debias_source(source, request)
     show(findings, as_json)
     finish(findings, failing)
 
@@ -145,7 +145,7 @@ def predict(
     debug: options.Debug = False,
 ) -> None:
     """Labels and probabilities from an exported model."""
-    from debiaser.auditing.prediction import predict_inputs
+    from debiaser.auditing.export import predict_inputs
     from debiaser.cli.runs import print_json
 
     with reporting(quiet) as listener:

@@ -42,9 +42,9 @@ def demo(
     debug: options.Debug = False,
 ) -> None:
     """The main job on embedded data: vanilla beside PGD, a table, and one HTML page. No network."""
-    from debiaser.bench.spec import new_spec
-    from debiaser.learn.processes import launched
-    from debiaser.report.page import write_page
+    from debiaser.learn.distributed import launched
+    from debiaser.paper.spec import new_spec
+    from debiaser.report.run_page import write_page
 
     if seeds < 1:
         raise Misuse(f"seeds must be at least 1, got {seeds}")
@@ -89,8 +89,8 @@ def train(
     debug: options.Debug = False,
 ) -> None:
     """One run of a benchmark; found again if it is done, resumed if it was interrupted."""
-    from debiaser.bench.spec import new_spec
-    from debiaser.learn.processes import launched
+    from debiaser.learn.distributed import launched
+    from debiaser.paper.spec import new_spec
 
     words: dict[str, Any] = {"changes": changes or (), "options": option or ()}
     words |= {"precision": precision, "world_size": launched().size, "weights": weights, "augment": augment}
@@ -113,8 +113,8 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """One self-contained HTML page from finished runs."""
-    from debiaser.bench.studies.store import gather
-    from debiaser.report.page import find_runs, write_page
+    from debiaser.paper.studies.tally import gather
+    from debiaser.report.run_page import find_runs, write_page
 
     runs, store = find_runs(runs_dir), gather(runs_dir, runs_dir)
     named = {sentence.partition(":")[0] for sentence in runs.left_out}
@@ -132,8 +132,8 @@ def found_in(store: Any) -> list[dict[str, Any]]:
     """What every study says of these runs, at the recipe that most of them have; nothing where none says."""
     from collections import Counter
 
-    from debiaser.bench.studies import STUDIES
-    from debiaser.bench.studies.tally import RECIPES, Scale, findings
+    from debiaser.paper.studies import STUDIES
+    from debiaser.paper.studies.tally import RECIPES, Scale, findings
     from debiaser.report.studies import page_part
 
     recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in RECIPES)
@@ -146,10 +146,10 @@ def found_in(store: Any) -> list[dict[str, Any]]:
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:
     """The finished runs of these specs, with progress; several processes make each of them together."""
-    from debiaser.bench.experiment import run
     from debiaser.cli.console import Downloads, reporter
-    from debiaser.data.progress import listening
-    from debiaser.learn.processes import joined
+    from debiaser.data.fetch import listening
+    from debiaser.learn.distributed import joined
+    from debiaser.paper.experiment import run
 
     device = pick_device(device)
     with joined(device) as processes, closing(reporter(quiet or not processes.main)) as listener:
@@ -164,7 +164,7 @@ def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet
 
 def summarise(run: Any) -> dict[str, Any]:
     """What `--json` shows of a run."""
-    from debiaser.bench.results import summary
+    from debiaser.paper.results import summary
 
     return summary(run.result, run.folder, run.resumed)
 

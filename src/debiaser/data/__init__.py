@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from debiaser.data import bar, bffhq, ccifar, celeba, cifar10, civilcomments, cmnist, digits, mbmnist
+from debiaser.data.benchmarks import bar, bffhq, celeba, cifar, civilcomments, digits, mnist
 from debiaser.data.split import Batch, Benchmark, Split, Truth
 
 
@@ -18,17 +18,17 @@ class Source:
 
 DATASETS: dict[str, Source] = {
     "digits": Source(digits.load, "coloured handwritten digits, 1,167 / 130 / 500, ships inside scikit-learn"),
-    "cmnist": Source(cmnist.load, "Colored MNIST, 54,000 / 6,000 / 10,000: colour is the shortcut", ("mnist",)),
+    "cmnist": Source(mnist.load_cmnist, "Colored MNIST, 54,000 / 6,000 / 10,000: colour is the shortcut", ("mnist",)),
     "cmnist-colour": Source(
-        cmnist.load_colour, "Colored MNIST with colour as the target, digit as shortcut", ("mnist",)
+        mnist.load_cmnist_colour, "Colored MNIST with colour as the target, digit as shortcut", ("mnist",)
     ),
     "mbmnist": Source(
-        mbmnist.load, "Multi-bias MNIST, 54,000 / 6,000 / 10,000: seven shortcuts", tuple(mbmnist.SETS.values())
+        mnist.load_mbmnist, "Multi-bias MNIST, 54,000 / 6,000 / 10,000: seven shortcuts", tuple(mnist.SETS.values())
     ),
     "ccifar": Source(
-        ccifar.load, "Corrupted CIFAR-10, 45,000 / 5,000 / 10,000: the corruption is the shortcut", ("cifar10",)
+        cifar.load_ccifar, "Corrupted CIFAR-10, 45,000 / 5,000 / 10,000: the corruption is the shortcut", ("cifar10",)
     ),
-    "cifar10": Source(cifar10.load, "CIFAR-10 as it is, 45,000 / 5,000 / 10,000", ("cifar10",)),
+    "cifar10": Source(cifar.load_cifar10, "CIFAR-10 as it is, 45,000 / 5,000 / 10,000", ("cifar10",)),
     "bar": Source(bar.load, "Biased Action Recognition, 1,746 / 195 / 654: the place is the shortcut", ("bar",)),
     "bffhq": Source(bffhq.load, "Biased FFHQ, 19,200 / 1,000 / 1,000: age and gender go together", ("bffhq",)),
     "celeba": Source(

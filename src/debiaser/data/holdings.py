@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from debiaser.data import bar, bffhq, celeba, civilcomments, published
-from debiaser.data.download import Progress
-from debiaser.data.raw import Status
+from debiaser.data import published
+from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments
+from debiaser.data.fetch import Progress
+from debiaser.data.sources import Status
 from debiaser.errors import Problem
 
 HOLDINGS = {each.name: each for each in (bar.SET, bffhq.SET, celeba.SET, civilcomments.SET)}

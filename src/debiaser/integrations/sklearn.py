@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.outputs import evaluating, predict
+from debiaser.learn.forward import evaluating, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.debias import debias
 from debiaser.methods.task import Method, clone

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debiaser.errors import Misuse, Problem
-from debiaser.files import write_arrays
 from debiaser.integrations import absent
+from debiaser.io import write_arrays
+from debiaser.learn.gradient_norms import check_norm, gradient_norms
 from debiaser.learn.losses import check_alpha, generalised_cross_entropy
-from debiaser.learn.sampling import ScoreSampler
-from debiaser.learn.scores import check_norm, gradient_norms
+from debiaser.learn.sampler import ScoreSampler
 
 try:
     importlib.import_module("accelerate")

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from debiaser.errors import Problem
-from debiaser.files import locked, write_bytes
+from debiaser.io import locked, write_bytes
 
 log = logging.getLogger("debiaser")
 

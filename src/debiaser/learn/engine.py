@@ -13,13 +13,12 @@ from torch import Tensor
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Split
 from debiaser.errors import Problem
+from debiaser.io import derive, torch_stream
 from debiaser.learn.checkpoint import Checkpoint, State, optimizer_tensors, prefixed, restore_optimizer, unprefixed
-from debiaser.learn.objectives import Objective
-from debiaser.learn.processes import ALONE, Processes, check_size
+from debiaser.learn.distributed import ALONE, Processes, Sharing, check_size, sharing
+from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import RowSampler, Shuffle
-from debiaser.learn.sharing import Sharing, sharing
-from debiaser.randomness import derive, torch_stream
+from debiaser.learn.sampler import RowSampler, Shuffle
 
 T = TypeVar("T")
 Row = dict[str, Any]  # one epoch of the history

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from debiaser.errors import Misuse, Problem
-from debiaser.files import explain, locked, write_bytes
+from debiaser.io import explain, locked, write_bytes
 from debiaser.learn.encoders import Encoder
 from debiaser.learn.engine import Listener, Silence
 

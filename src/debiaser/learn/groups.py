@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.randomness import derive, numpy_stream
+from debiaser.io import derive, numpy_stream
 
 log = logging.getLogger("debiaser")
 

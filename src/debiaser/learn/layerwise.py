@@ -1,22 +1,169 @@
 """Per-sample gradient norms layer by layer: one backward pass to the layers' outputs, a formula for each layer."""
 
+import logging
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import grad, vmap
+from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data.split import Batch
-from debiaser.errors import Problem
-from debiaser.learn.batches import part_of
-from debiaser.learn.calls import at_least_single, call, check_labels
-from debiaser.learn.layers import entries_of, gradients, is_known
-from debiaser.learn.norms import norm
-from debiaser.learn.outputs import Outputs
+from debiaser.data.split import Batch, each_tensor
+from debiaser.errors import Misuse, Problem
+from debiaser.learn.forward import (
+    Outputs,
+    at_least_single,
+    bare,
+    call,
+    check_labels,
+    eager,
+    modes_kept,
+    part_of,
+    pieces,
+)
+
+# --- Norms of rows, for every p in (0, inf]
+
+SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
+
+
+def check_norm(p: float, power: float) -> None:
+    """Refuse a norm or power that ranks nothing."""
+    if not p > 0:
+        raise Misuse(f"p must be above 0 (inf for the largest entry), got {p:g}")
+    if p < SMALLEST_P:
+        raise Misuse(f"p={p:g} overflows: a norm of n entries grows with n^(1/p); take p of at least {SMALLEST_P:g}")
+    if not (power > 0 and math.isfinite(power)):
+        raise Misuse(f"power must be above 0, got {power:g}")
+
+
+def norm(x: Tensor, p: float) -> Tensor:
+    """(n,) entrywise p-norm of each row, for every p in (0, inf]; scaled by the largest entry, so nothing overflows."""
+    largest = x.abs().amax(1)
+    if math.isinf(p):
+        return largest
+    safe = torch.where(largest > 0, largest, 1)
+    return largest * ((x / safe[:, None]).abs() ** p).sum(1) ** (1 / p)
+
+
+# --- Per-sample gradients of one layer's parameters, from what entered it (b, ...) and the gradient of what left it
+
+Gradients = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
+
+
+def positions_of_linear(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, 1, h, t) what is multiplied and (b, 1, k, t) the gradient of what comes out, by position."""
+    a = entering.reshape(rows, -1, layer.in_features)
+    g = gradient.reshape(rows, -1, layer.out_features)
+    return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
+
+
+def positions_of_convolution(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, groups, h, t) the patches and (b, groups, k, t) the gradient of what they give, by position."""
+    if any(layer._reversed_padding_repeated_twice):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)
+    shape, strides = entering.shape[:2], entering.stride()
+    steps = [dilation * each for dilation, each in zip(layer.dilation, strides[2:], strict=True)]
+    jumps = [stride * each for stride, each in zip(layer.stride, strides[2:], strict=True)]
+    # A view, which the reshape below copies in one go, which F.unfold does not.
+    patches = entering.as_strided((*shape, *layer.kernel_size, *gradient.shape[2:]), (*strides[:2], *steps, *jumps))
+    split = (rows, layer.groups, -1, gradient.shape[2:].numel())
+    return patches.reshape(split), gradient.reshape(split)
+
+
+POSITIONS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Tensor]]] = {
+    nn.Linear: positions_of_linear,
+    nn.Conv1d: positions_of_convolution,
+    nn.Conv2d: positions_of_convolution,
+    nn.Conv3d: positions_of_convolution,
+}
+
+
+def per_channel(layer: Any, entering: Tensor, gradient: Tensor) -> Gradients:
+    """(b, c) of a BatchNorm in eval mode or a GroupNorm."""
+    g = gradient.flatten(2) if gradient.ndim > 2 else gradient[:, :, None]
+    if isinstance(layer, nn.GroupNorm):
+        a = F.group_norm(entering, layer.num_groups, eps=layer.eps).flatten(2)
+    else:
+        a = F.batch_norm(entering, layer.running_mean, layer.running_var, eps=layer.eps)
+        a = a.flatten(2) if a.ndim > 2 else a[:, :, None]
+    return {"weight": torch.einsum("bct,bct->bc", g, a), "bias": g.sum(2)}
+
+
+def per_feature(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, ...) of a LayerNorm or an RMSNorm."""
+    shape = layer.normalized_shape
+    normalise = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+    a = normalise(entering, shape, eps=layer.eps).reshape(rows, -1, *shape)
+    g = gradient.reshape(rows, -1, *shape)
+    return {"weight": (g * a).sum(1), "bias": g.sum(1)}
+
+
+def of_embedding(layer: nn.Embedding, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, t, h) the rows of the weight's gradient that are not 0: at the first of equal ids, their sum."""
+    ids, g = entering.reshape(rows, -1), gradient.reshape(rows, -1, layer.embedding_dim)
+    if layer.padding_idx is not None:
+        g = g * (ids != layer.padding_idx)[:, :, None]
+    places = torch.arange(ids.shape[1], device=ids.device)
+    first = torch.where(ids[:, :, None] == ids[:, None, :], places, len(places)).amin(2)
+    return {"weight": torch.zeros_like(g).scatter_add(1, first[:, :, None].expand_as(g), g)}
+
+
+def is_known(layer: nn.Module) -> bool:
+    """Whether the formulas here hold for a layer of this kind."""
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return layer.running_mean is not None  # else eval mode still mixes the samples of a batch
+    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+
+
+def by_position(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor] | None:
+    """What a weight multiplies and the gradient of what comes out, for layers that multiply."""
+    kind = next((kind for kind in POSITIONS if isinstance(layer, kind)), None)
+    return POSITIONS[kind](layer, entering, gradient, rows) if kind else None
+
+
+def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, ...) the gradient of every parameter of the layer, for each sample."""
+    found = by_position(layer, entering, gradient, rows)
+    if found:
+        a, g = found
+        return {"weight": (g @ a.transpose(2, 3)).flatten(1), "bias": g.sum(3).flatten(1)}
+    if isinstance(layer, nn.Embedding):
+        return of_embedding(layer, entering, gradient, rows)
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        return per_feature(layer, entering, gradient, rows)
+    return per_channel(layer, entering, gradient)
+
+
+def entries_of(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float) -> Gradients:
+    """(b, m) for every parameter of the layer entries whose p-norm is that of its gradient, the cheapest way."""
+    found = by_position(layer, entering, gradient, rows)
+    if found:
+        a, g = found
+        return {"weight": weight_norm(a, g, p)[:, None], "bias": g.sum(3).flatten(1)}
+    return {name: each.flatten(1) for name, each in gradients(layer, entering, gradient, rows).items()}
+
+
+def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:
+    """(b,) the p-norm of the sum over positions of g a', from (b, groups, h, t) and (b, groups, k, t)."""
+    (groups, h, t), k = a.shape[1:], g.shape[2]
+    if t == 1 and groups == 1:  # rank one
+        return norm(a.flatten(1), p) * norm(g.flatten(1), p)
+    if p == 2 and t * (h + k) < h * k:
+        products = (a.transpose(2, 3) @ a) * (g.transpose(2, 3) @ g)
+        return products.sum((1, 2, 3)).clamp(min=0).sqrt()
+    return norm((g @ a.transpose(2, 3)).flatten(1), p)
+
 
 Chosen: TypeAlias = dict[str, nn.Parameter]
 
@@ -158,3 +305,124 @@ def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> 
         kept += each.entering.numel() + 2 * each.leaving
         largest = max(largest, window * each.entering.numel() + each.leaving + 4 * explicit)
     return 4 * 2 * (kept + largest) + 1
+
+
+# --- Per-sample gradient norms over any parameters of a network, in pieces of a batch that fit into memory
+
+log = logging.getLogger("debiaser")
+Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
+BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
+PROBE = 8  # samples on which a way is compared with autograd
+
+
+def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
+    """The trainable parameters that are meant, by name."""
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not isinstance(parameters, str) and not callable(parameters):
+        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
+    if isinstance(parameters, str):
+        chosen = {name: each for name, each in trainable.items() if is_meant(name, parameters)}
+    else:
+        chosen = {name: each for name, each in trainable.items() if parameters(name)}
+    if not chosen:
+        names = list(trainable)
+        listed = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
+        raise Misuse(
+            f"no trainable parameter is meant by parameters={parameters!r}: 'head', 'all', the name of a layer or "
+            f"parameter, a pattern or a function of the name; the trainable ones: {listed or 'none'}"
+        )
+    return chosen
+
+
+def is_meant(name: str, pattern: str) -> bool:
+    """Whether a parameter is meant by "all", by its own or its layer's name, or by a pattern with stars."""
+    return pattern == "all" or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
+
+
+def whole_norms(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    parameters: str | Callable[[str], bool],
+    p: float,
+    chunk: int | None,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """(b,) for each batch, the p-norm of every sample's gradient of cross-entropy in the chosen parameters."""
+    if chunk is not None and chunk < 1:
+        raise Misuse(f"chunk must be at least 1, got {chunk}")
+    network, way, size = bare(model), None, 1
+    chosen = choose(network, parameters)
+    for batch in batches:
+        with modes_kept(model), eager(model), torch.inference_mode(False), torch.enable_grad():
+            batch = trackable(batch.to(device))
+            if way is None:
+                way, size = best_way(network, chosen, batch, p, chunk)
+            norms = torch.cat([way(network, chosen, piece, p).cpu() for piece in pieces(batch, size)])
+        yield norms
+
+
+def trackable(batch: Batch) -> Batch:
+    """The batch with inputs that autograd may keep: those made in inference mode are copied."""
+    x = each_tensor(batch.x, lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
+    return Batch(x, batch.y.clone(), batch.rows.clone())
+
+
+def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: int | None) -> tuple[Way, int]:
+    """The fastest way that gives what autograd gives on two samples of this batch, and how many samples at once.
+
+    By layer; else vmap; else one backward pass per sample, which holds for every network.
+    """
+    few = part_of(batch, slice(0, chunk or PROBE))
+    ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
+    alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
+    tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
+    for way, needed in ((by_layer, bytes_by_layer), (by_vmap, bytes_by_vmap)):
+        try:
+            found = way(model, chosen, few, p)[[0, -1]]
+            if torch.allclose(found, alone, rtol=tolerance, atol=0):
+                return way, chunk or max(1, BUDGET // needed(model, chosen, batch, p))
+            reason = "other norms than autograd's on the first samples"
+        except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", WAYS[way], reason)
+    return one_by_one, 1
+
+
+def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) by definition: one backward pass per sample."""
+    found = []
+    for one in pieces(batch, 1):
+        loss = logit_loss(call(model, one.x), one)
+        parts = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+        norms = [norm(at_least_single(part).reshape(1, -1), p) for part in parts if part is not None]
+        found.append(norm(torch.stack(norms, 1), p) if norms else loss.new_zeros(1))
+    return torch.cat(found)
+
+
+def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) from the explicit gradients of all samples at once."""
+    parts = gradients_by_vmap(model, chosen, batch)
+    return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
+
+
+def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[str, Tensor]:
+    """The gradient (b, ...) of every sample's cross-entropy in each chosen parameter."""
+
+    def loss(values: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+        logits = call(model, each_tensor(x, lambda tensor: tensor[None]), values)
+        logits = at_least_single(logits.reshape(1, -1))
+        return (logits * Outputs(logits, logits.detach(), y[None]).residual).sum()
+
+    values = {name: each.detach() for name, each in chosen.items()}
+    found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
+    return found
+
+
+def bytes_by_vmap(_model: nn.Module, chosen: Chosen, batch: Batch, _p: float) -> int:
+    """Bytes per sample: explicit gradients and their norms, and a guess at what the layers keep."""
+    sizes: list[int] = []
+    each_tensor(batch.x, lambda x: sizes.append(x.nbytes // len(batch)) or x)  # type: ignore[func-returns-value]
+    return 4 * 4 * sum(each.numel() for each in chosen.values()) + 100 * sum(sizes)
+
+
+WAYS: dict[Way, str] = {by_layer: "by layer", by_vmap: "by vmap"}

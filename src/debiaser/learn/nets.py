@@ -1,16 +1,256 @@
 """Networks, by name: each maker takes the number of classes and gives an `nn.Module` that ends in a linear layer."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from debiaser.errors import Problem, known
-from debiaser.learn import published
-from debiaser.learn.dropout import HalfDropout, HalfDropoutPool, Layers
+from debiaser.learn import hub
+
+# --- Pictures in [0, 1] centred and scaled per channel on their way into a network
+
+Colours = tuple[tuple[float, float, float], tuple[float, float, float]]  # mean and deviation of each channel
+
+
+class Normalised(nn.Module):
+    """A network whose pictures (b, 3, h, w) are normalised first; other inputs, such as features, pass as they are.
+
+    It is part of the network, so that data, augmentation and the page all have pictures in [0, 1].
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, net: nn.Module, colours: Colours) -> None:
+        super().__init__()
+        self.net = net
+        for name, values in zip(("mean", "deviation"), colours, strict=True):
+            self.register_buffer(name, torch.tensor(values)[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and x.ndim == 4:
+            x = (x - self.mean) / self.deviation
+        logits: Tensor = self.net(x)
+        return logits
+
+
+def normalised(net: nn.Module, colours: Colours | None) -> nn.Module:
+    """The network behind a normalisation by these colours, or as it is where there are none."""
+    return net if colours is None else Normalised(net, colours)
+
+
+# --- Dropout with p = 1/2 from single random bits, and BatchNorm, ReLU, such dropout and 2x2 pooling as one layer
+
+# Row v holds, for each of the eight bits of the byte v, 2 where it is set and 0 where not.
+_BIT_MASKS = 2.0 * ((torch.arange(256)[:, None] >> torch.arange(8)) & 1)
+
+
+def half_mask(x: Tensor) -> Tensor:
+    """A tensor like x of zeros and twos, each with probability 1/2, from one random bit per element, not one float."""
+    n = x.numel()
+    words = torch.empty((n + 63) // 64, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    return _BIT_MASKS.to(x).index_select(0, words.view(torch.uint8).int()).view(-1)[:n].view(x.shape)
+
+
+class HalfDropout(nn.Module):
+    """Dropout with p = 1/2 from torch's global generator; drawing floats for it took a quarter of a step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * half_mask(x) if self.training else x
+
+
+class HalfDropoutPool(nn.Module):
+    """ReLU, dropout with p = 1/2 and 2x2 average pooling; `Layers` runs it together with the BatchNorm before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(x)
+        return F.avg_pool2d(x * half_mask(x) if self.training else x, 2)
+
+
+class Layers(nn.Sequential):
+    """A sequence of layers in which, while training on a CPU, a BatchNorm and the dropout and pooling after it are one.
+
+    The modules stay two, with their names and their eval mode.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)
+        layers = list(self)
+        while layers:
+            layer = layers.pop(0)
+            if layers and are_one(layer, layers[0], x):
+                x = norm_dropout_pool(layer, x)
+                layers.pop(0)
+            else:
+                x = layer(x)
+        return x
+
+
+def are_one(norm: Any, pool: nn.Module, x: Tensor) -> bool:
+    """Whether a BatchNorm2d and the dropout and pooling after it can run as one layer here."""
+    if not (isinstance(norm, nn.BatchNorm2d) and isinstance(pool, HalfDropoutPool) and norm.training and pool.training):
+        return False
+    return x.device.type == "cpu" and x.dtype == norm.weight.dtype
+
+
+def norm_dropout_pool(norm: Any, x: Tensor) -> Tensor:
+    """(b, c, h // 2, w // 2) what both layers give in training; the running statistics move as BatchNorm moves them."""
+    mask = half_mask(x.permute(0, 2, 3, 1))
+    pooled, mean, variance = _NormDropoutPool.apply(x, norm.weight, norm.bias, mask, norm.eps)  # type: ignore[no-untyped-call]
+    count = mask.numel() // len(norm.weight)
+    with torch.no_grad():
+        norm.running_mean.lerp_(mean, norm.momentum)
+        norm.running_var.lerp_(variance * (count / (count - 1)), norm.momentum)
+        norm.num_batches_tracked += 1
+    return pooled  # type: ignore[no-any-return]
+
+
+class _NormDropoutPool(torch.autograd.Function):
+    """Pooled, and the mean and variance of each channel; x (b, c, h, w), the mask (b, h, w, c) of zeros and twos.
+
+    Pictures are handled channels-last, as a matrix whose columns are the channels several times over, so that a row is
+    long enough for vector instructions: what is per channel is repeated, and sums over rows end in sums over copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, ...]:
+        b, c, h, w = x.shape
+        count = b * h * w
+        copies = math.gcd(count, 64)
+        flat = x.permute(0, 2, 3, 1).reshape(-1, copies * c)
+        mean = per_channel(flat, c).div_(count)
+        centred = flat - mean.repeat(copies)
+        out = centred * centred
+        variance = per_channel(out, c).div_(count)
+        inverse = (variance + eps).rsqrt_()
+        scale = weight * inverse
+        torch.addcmul(bias.repeat(copies), centred, scale.repeat(copies), out=out)
+        out.mul_(mask.view_as(out)).relu_()  # dropout before ReLU is the same, and what passed both is what is positive
+        pictures = out.view(b, h, w, c)[:, : h // 2 * 2, : w // 2 * 2]
+        rows = pictures[:, 0::2] + pictures[:, 1::2]
+        pooled = (rows[:, :, 0::2] + rows[:, :, 1::2]).mul_(0.25)
+        ctx.save_for_backward(centred, out, scale, inverse)
+        ctx.shape = x.shape
+        ctx.mark_non_differentiable(mean, variance)
+        return pooled.permute(0, 3, 1, 2), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        centred, out, scale, inverse = ctx.saved_tensors
+        b, c, h, w = ctx.shape
+        count, copies = b * h * w, centred.shape[1] // c
+        half = gradients[0].permute(0, 2, 3, 1) * 0.5  # of a quarter of the sum, twice what dropout let pass
+        wide = half[:, :, :, None].expand(-1, -1, -1, 2, -1).reshape(b, h // 2, 1, -1)
+
+        def pooled_part(of: Tensor) -> Tensor:
+            lines = of.view(b, h, w * c)[:, : h // 2 * 2]
+            return lines.view(b, h // 2, 2, w * c)[..., : w // 2 * 2 * c]
+
+        passed = torch.zeros_like(out)  # the gradient of what BatchNorm gives; 0 where an odd side leaves a line over
+        line_pairs = wide.expand(-1, -1, 2, -1)
+        torch.ops.aten.threshold_backward.grad_input(line_pairs, pooled_part(out), 0, grad_input=pooled_part(passed))
+        of_bias, product = per_channel(passed, c), passed * centred
+        of_weight = per_channel(product, c).mul_(inverse)
+        # scale * (gradient - its mean - normalised * mean of gradient * normalised)
+        constant, slope = -scale * of_bias / count, -scale * inverse * of_weight / count
+        of_x = torch.addcmul(constant.repeat(copies), centred, slope.repeat(copies), out=product)
+        of_x.addcmul_(passed, scale.repeat(copies))
+        return of_x.view(b, h, w, c).permute(0, 3, 1, 2), of_weight, of_bias, None, None
+
+
+def per_channel(flat: Tensor, channels: int) -> Tensor:
+    """(c,) the sums of a matrix whose columns are the channels several times over."""
+    return flat.sum(0).view(-1, channels).sum(0)
+
+
+# --- 3x3 convolutions on maps of 1x1 or 2x2 pixels, where most of the kernel only ever meets the padding
+
+
+class SmallMapConv(nn.Conv2d):
+    """A convolution that leaves out the taps that meet only padding; the same function, the same gradients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size, weight = tuple(x.shape[-2:]), self.weight
+        if size == (1, 1):
+            return F.linear(x.flatten(1), weight[:, :, 1, 1], self.bias)[:, :, None, None]
+        if size == (2, 2) and self.stride == (2, 2):
+            return F.linear(x.flatten(1), weight[:, :, 1:, 1:].flatten(1), self.bias)[:, :, None, None]
+        if size == (2, 2) and self.stride == (1, 1) and self.bias is None:
+            corners = [weight[:, :, 1 - row : 3 - row, 1 - column : 3 - column] for row in (0, 1) for column in (0, 1)]
+            dense = torch.stack(corners, 1).flatten(2).flatten(0, 1)  # each of the four pixels sees all four
+            return F.linear(x.flatten(1), dense).view(len(x), -1, 2, 2)
+        return super().forward(x)
+
+
+def shape_of(conv: nn.Conv2d) -> tuple[object, ...]:
+    """Kernel, padding, dilation, groups and kind of padding."""
+    return conv.kernel_size, conv.padding, conv.dilation, conv.groups, conv.padding_mode
+
+
+def for_small_maps(net: nn.Module) -> nn.Module:
+    """The same network, whose 3x3 convolutions (padding 1, one group) know small maps; names and weights stay."""
+    for module in net.modules():
+        if type(module) is nn.Conv2d and shape_of(module) == ((3, 3), (1, 1), (1, 1), 1, "zeros"):
+            module.__class__ = SmallMapConv
+    return net
+
+
+# --- Published networks through transformers: ResNet-18, ResNet-50 and BERT, with random or pretrained weights
+
+HEAD = ("classifier",)  # the layer that may be new: its number of classes is ours
+
+
+class Logits(nn.Module):
+    """A classifier of transformers that takes a batch's inputs, a tensor or a mapping, and gives its logits alone."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor | Mapping[str, Tensor] | None = None, **named: Tensor) -> Tensor:
+        inputs = {"pixel_values": x} if isinstance(x, Tensor) else (x or {})
+        logits: Tensor = self.net(**inputs, **named).logits
+        return logits
+
+
+def resnet18(classes: int, weights: str | None = None) -> nn.Module:
+    """ResNet-18 as torchvision has it, 11,689,512 parameters for 1,000 classes; `weights`: a folder or a hub name."""
+    return _resnet(classes, weights, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic")
+
+
+def resnet50(classes: int, weights: str | None = None) -> nn.Module:
+    """ResNet-50 as torchvision has it (stride in the 3x3 convolution), 25,557,032 parameters for 1,000 classes."""
+    return _resnet(classes, weights, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3], layer_type="bottleneck")
+
+
+def bert(classes: int, weights: str | None = None) -> nn.Module:
+    """BERT-base, uncased, for whole sequences; `weights`: a folder or a hub name such as bert-base-uncased."""
+    library = hub.transformers()
+    if weights is not None:
+        return _pretrained("BertForSequenceClassification", weights, classes, new=("classifier", "pooler"))
+    return Logits(library.BertForSequenceClassification(library.BertConfig(num_labels=classes)))
+
+
+def _resnet(classes: int, weights: str | None, **shape: Any) -> nn.Module:
+    library = hub.transformers()
+    if weights is not None:
+        return for_small_maps(_pretrained("ResNetForImageClassification", weights, classes, HEAD, **shape))
+    net = library.ResNetForImageClassification(library.ResNetConfig(num_labels=classes, **shape))
+    return for_small_maps(Logits(net))
+
+
+def _pretrained(maker: str, weights: str, classes: int, new: tuple[str, ...], **shape: Any) -> nn.Module:
+    """Weights for everything but the last layer, which is new; a folder of another shape is refused."""
+    folder = hub.model_folder(weights)
+    net = hub.load_model(maker, folder, new=new, num_labels=classes, ignore_mismatched_sizes=True, **shape)
+    return Logits(net)
 
 
 class SimConv1(nn.Module):
@@ -98,9 +338,9 @@ NETS: dict[str, Callable[..., nn.Module]] = {
     "simconv2": SimConv2,
     "simconv2-printed": partial(SimConv2, pool=3),
     "mlp": mlp,
-    "resnet18": published.resnet18,
-    "resnet50": published.resnet50,
-    "bert": published.bert,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "bert": bert,
 }
 
 

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from debiaser import files
+from debiaser import io
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.batches import as_loader, part_of, split_item
-from debiaser.learn.calls import bare, device_of, random_state_kept
 from debiaser.learn.checkpoint import add_state
-from debiaser.learn.scores import checked, norms_of
-from debiaser.learn.whole import choose
+from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_state_kept, split_item
+from debiaser.learn.gradient_norms import checked, norms_of
+from debiaser.learn.layerwise import choose
 
 
 def score_stream(
@@ -48,7 +47,7 @@ def score_stream(
     if part_rows < 1 or size < 1:
         raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
-    with files.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
+    with io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         if "rows" in notes and rows_in(folder) == notes["rows"]:
             return int(notes["rows"])
@@ -58,7 +57,7 @@ def score_stream(
         rows = write_parts(folder, done, part_rows, scores, labels, options.get("p", 2))
         if not rows:
             raise Misuse("the stream has no rows; give it at least one")
-        files.write_json(folder / "stream.json", notes | {"rows": rows})
+        io.write_json(folder / "stream.json", notes | {"rows": rows})
     return rows
 
 
@@ -81,7 +80,7 @@ def in_words(model: nn.Module, option: Any) -> str:
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
     if not part_path(folder, 0).exists():  # nothing is lost where nothing was finished
-        files.write_json(folder / "stream.json", notes)
+        io.write_json(folder / "stream.json", notes)
         return notes
     kept = notes_in(folder)
     if {**kept, "rows": 0} != {**notes, "rows": 0}:
@@ -228,7 +227,7 @@ def write_part(path: Path, first: int, held: list[Tensor], labels: list[Tensor],
     score, label = checked(torch.cat(held), p, first), torch.cat(labels)
     rows = torch.arange(first, first + len(score))
     table = arrow("pyarrow").table({"row": rows.numpy(), "label": label.numpy(), "score": score.numpy()})
-    with files.replacing(path) as temporary:
+    with io.replacing(path) as temporary:
         arrow("pyarrow.parquet").write_table(table, temporary)
     held.clear()
     labels.clear()

@@ -8,11 +8,9 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
+from debiaser.learn.forward import Outputs, call
 from debiaser.learn.groups import Groups, spherical_kmeans, stream_seed, timed
-from debiaser.learn.losses import cross_entropy
-from debiaser.learn.objectives import Objective, Supervised
-from debiaser.learn.outputs import Outputs, call
-from debiaser.learn.robust import check_number, check_share
+from debiaser.learn.losses import Objective, Supervised, check_number, check_share, cross_entropy
 from debiaser.methods.task import Task
 
 AVERAGES = ("avg", "expavg")

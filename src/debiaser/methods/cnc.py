@@ -11,13 +11,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
+from debiaser.io import numpy_stream
+from debiaser.learn.forward import Outputs, call, evaluating, find_head
 from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed, timed
-from debiaser.learn.losses import cross_entropy
-from debiaser.learn.objectives import Objective, Supervised
-from debiaser.learn.outputs import Outputs, call, evaluating, find_head
-from debiaser.learn.robust import check_number, check_share
+from debiaser.learn.losses import Objective, Supervised, check_number, check_share, cross_entropy
 from debiaser.methods.task import Task
-from debiaser.randomness import numpy_stream
 
 log = logging.getLogger("debiaser")
 SLICINGS = ("features", "prediction")

@@ -10,10 +10,17 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.batches import split_item
-from debiaser.learn.calls import LABELS, bare, call, check_labels, device_of, random_state_kept
 from debiaser.learn.engine import Row
-from debiaser.learn.outputs import evaluating
+from debiaser.learn.forward import (
+    LABELS,
+    bare,
+    call,
+    check_labels,
+    device_of,
+    evaluating,
+    random_state_kept,
+    split_item,
+)
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Method, Task, clone

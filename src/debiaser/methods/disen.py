@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.ema import RowAverage, check_ema, relative_difficulty
-from debiaser.learn.losses import check_alpha, cross_entropy, gce
-from debiaser.learn.objectives import Objective
-from debiaser.learn.outputs import call, evaluating, find_head
+from debiaser.io import derive
+from debiaser.learn.forward import call, evaluating, find_head
+from debiaser.learn.losses import Objective, RowAverage, check_alpha, check_ema, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Task
-from debiaser.randomness import derive
 
 
 @dataclass(frozen=True)

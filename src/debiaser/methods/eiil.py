@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.errors import Misuse, known
+from debiaser.io import torch_stream
+from debiaser.learn.forward import Outputs
 from debiaser.learn.groups import balancing_weights, consecutive, timed
-from debiaser.learn.objectives import Objective, Supervised
-from debiaser.learn.outputs import Outputs
-from debiaser.learn.robust import IRM, GroupDRO, check_number, check_share
-from debiaser.learn.sampling import ScoreSampler
+from debiaser.learn.losses import IRM, GroupDRO, Objective, Supervised, check_number, check_share
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
-from debiaser.randomness import torch_stream
 
 log = logging.getLogger("debiaser")
 LEARNERS = ("groupdro", "irm")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.errors import Misuse, known
+from debiaser.learn.forward import collect, look
 from debiaser.learn.groups import (
     CLUSTERERS,
     REDUCERS,
@@ -30,11 +31,8 @@ from debiaser.learn.groups import (
     timed,
     unit_rows,
 )
-from debiaser.learn.losses import cross_entropy
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.outputs import collect, look
-from debiaser.learn.robust import GroupDRO, check_number
-from debiaser.learn.sampling import ScoreSampler
+from debiaser.learn.losses import GroupDRO, Supervised, check_number, cross_entropy
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
 
 log = logging.getLogger("debiaser")

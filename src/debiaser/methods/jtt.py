@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.outputs import Outputs, call
-from debiaser.learn.sampling import ScoreSampler
+from debiaser.learn.forward import Outputs, call
+from debiaser.learn.losses import Supervised
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
 
 log = logging.getLogger("debiaser")

@@ -6,12 +6,9 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
-from debiaser.learn.ema import RowAverage, check_ema, relative_difficulty
-from debiaser.learn.heads import Head
-from debiaser.learn.losses import check_alpha, cross_entropy, gce
-from debiaser.learn.objectives import Objective
-from debiaser.learn.outputs import Outputs, call, evaluating
-from debiaser.learn.scores import grad_norm
+from debiaser.learn.forward import Head, Outputs, call, evaluating
+from debiaser.learn.gradient_norms import grad_norm
+from debiaser.learn.losses import Objective, RowAverage, check_alpha, check_ema, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Task
 
 SCORES = ("gradient", "loss")

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from debiaser.errors import Misuse, known
-from debiaser.learn.losses import check_alpha, gce
-from debiaser.learn.objectives import Supervised
-from debiaser.learn.sampling import ScoreSampler
-from debiaser.learn.scores import Score, check_norm, grad_norm, loss_score, norms_of, residual_norm
+from debiaser.learn.gradient_norms import Score, check_norm, grad_norm, loss_score, norms_of, residual_norm
+from debiaser.learn.losses import Supervised, check_alpha, gce
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task, clone
 
 FLOOR = 1e-8  # no probability is exactly 0

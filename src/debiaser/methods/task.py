@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
+from debiaser.io import derive, torch_stream
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
-from debiaser.learn.objectives import Objective
-from debiaser.learn.outputs import Outputs, collect, look, reduce
-from debiaser.learn.processes import ALONE, Processes
+from debiaser.learn.distributed import ALONE, Processes
+from debiaser.learn.forward import Outputs, collect, look, reduce
+from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampling import RowSampler
-from debiaser.randomness import derive, torch_stream
+from debiaser.learn.sampler import RowSampler
 
 
 class Method(Protocol):

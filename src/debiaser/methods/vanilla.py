@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from debiaser.errors import Misuse
-from debiaser.learn.objectives import Supervised
+from debiaser.learn.losses import Supervised
 from debiaser.methods.task import Task
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from debiaser.errors import Problem
-from debiaser.files import UNREADABLE
+from debiaser.io import UNREADABLE
 
 Result = dict[str, Any]
 Arrays = dict[str, np.ndarray]

@@ -6,8 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from debiaser.report.names import plural
-from debiaser.report.tables import count, duration, signed, spread
+from debiaser.report.tables import count, duration, plural, signed, spread
 
 Found = dict[str, Any]
 MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
@@ -106,7 +105,7 @@ def summary(every: Sequence[Found]) -> str:
 
 def page_part(found: Found) -> Found:
     """What the page shows of a study: texts, table and figures."""
-    from debiaser.report.study_figures import svg_figures
+    from debiaser.report.figures import svg_figures
 
     run = {each["place"] for each in found["cells"] if each["runs"]}  # the others are named as not run
     headings, rows = text_table({**found, "cells": [each for each in found["cells"] if each["place"] in run]})
@@ -117,6 +116,6 @@ def page_part(found: Found) -> Found:
 
 def write_figures(found: Found, folder: Path) -> list[Path]:
     """The figures of a study as PDF and PNG files; none where there is nothing to draw."""
-    from debiaser.report.study_figures import file_figures
+    from debiaser.report.figures import file_figures
 
     return file_figures(found, folder)

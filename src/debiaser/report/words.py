@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from debiaser.report.names import method_name
 from debiaser.report.runs import Result, number
-from debiaser.report.tables import Row, count, seed_of
+from debiaser.report.tables import Row, count, method_name, seed_of
 
 # A model whose accuracy differs less than this between the two kinds of pictures is not said to follow the shortcut.
 NOTICEABLE_GAP = 10.0

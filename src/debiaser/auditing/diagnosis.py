@@ -1,0 +1,323 @@
+"""Controls made on purpose: rows that go against the rule by construction, and labels that are wrong by construction.
+
+A row that follows the rule and takes the named property from a row of another class must be conflicting; a row whose
+label is replaced by another must be mislabelled. What the models call them says how far their word can be trusted.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from debiaser.auditing.crossval import Desk, OutOfFold, Vector, ask_panel, read_panel
+from debiaser.auditing.estimates import Estimate, share
+from debiaser.auditing.inputs import Subject
+from debiaser.auditing.jobs import Rows
+from debiaser.auditing.swap_test import BATCH, Pairs
+from debiaser.auditing.views import View
+from debiaser.io import numpy_stream
+from debiaser.learn.engine import told_of
+from debiaser.learn.sampler import effective_sample_size
+
+# --- Is the easy model fit to judge anything? What is wrong, why that matters, and what to change
+
+WEAK = 0.1  # of the way from guessing to perfect that a model must have gone
+FEW = 20  # errors of the easy model, below which nothing can be said of rows that go against it
+COLLAPSED = 0.05  # of a class's rows answered right, below which the model does not know the class
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What was seen, why it matters, what to do."""
+
+    what: str
+    why: str
+    do: str
+
+    @property
+    def plain(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
+    """How far from always naming one class (0) to perfect (1) the answers are, all classes counting alike."""
+    counts = np.bincount(y)
+    there = counts > 0
+    recall = np.bincount(y, right, len(counts))[there] / counts[there]
+    guess = 1 / there.sum()
+    return float((recall.mean() - guess) / max(1 - guess, 1e-12))
+
+
+def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: str) -> list[Trouble]:
+    """What is wrong with the easy and the plain model's out-of-fold answers; `change`: how to get better inputs."""
+    found = []
+    if above_chance(plain == y, y) < WEAK:
+        found.append(
+            Trouble(
+                "The plain model is hardly better than always naming one class.",
+                "What it is given cannot carry the task, so no finding about it means anything.",
+                change,
+            )
+        )
+    elif above_chance(easy == y, y) < WEAK:
+        found.append(
+            Trouble(
+                "The easy model is hardly better than always naming one class.",
+                "It has not learnt any rule, so rows cannot go against one.",
+                "Train it longer: --epochs with a larger number.",
+            )
+        )
+    errors = int((easy != y).sum())
+    if errors < FEW:
+        found.append(
+            Trouble(
+                f"The easy model misses only {errors:,} of {len(y):,} rows it was not trained on.",
+                "If a shortcut goes with the label everywhere, no row in the data can show it.",
+                "Collect rows where the suspected cue and the label disagree, or examine the model on them.",
+            )
+        )
+    for number, name in enumerate(classes):
+        mine = y == number
+        if mine.any() and (easy[mine] == number).mean() < COLLAPSED and above_chance(easy == y, y) >= WEAK:
+            found.append(
+                Trouble(
+                    f"The easy model almost never answers '{name}' where that is the label.",
+                    "All rows of that class then look as if they went against the rule.",
+                    "The class may be too rare or too hard for so short a training: --epochs with a larger number, or "
+                    "merge it with another.",
+                )
+            )
+    return found
+
+
+# --- Conflicting or mislabelled: whether a label that the easy model does not give is one that other rows predict
+
+SHARE = 0.4  # of the draws that go to rows the easy model misses
+LEAST = 0.05  # of a row's weight stays, however sure its label is wrong
+EFFECTIVE = 0.1  # the draws must rest on more than this share of the rows
+SURE = 0.8  # probability from which a row is called mislabelled; under 1 - SURE, conflicting
+TRAININGS = 2  # of the judging models: the second draws fewer of the rows that the first doubts
+KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it.
+
+    judge: what the judging models say, None where there was nothing to judge; noise (s,): the share of
+    wrong labels among missed rows that it was found with; abstains: why no kind is asserted, empty where kinds are.
+    """
+
+    missed: NDArray[np.bool_]
+    wrong_by_seed: NDArray[np.float64]
+    kind: NDArray[np.str_]
+    judge: OutOfFold | None = None
+    noise: Vector | None = None
+    abstains: str = ""
+
+    @property
+    def wrong(self) -> Vector:
+        """(n,) probability that the label is wrong; 0 for rows that the easy model gets right."""
+        return np.asarray(self.wrong_by_seed.mean(0))
+
+    @property
+    def trust(self) -> Vector:
+        """(n,) what a row's weight in training is multiplied by: less for likely mislabelled rows, never nothing."""
+        if self.abstains or self.judge is None:
+            return np.ones(len(self.missed))
+        return np.where(self.missed, np.maximum(1 - self.wrong, LEAST), 1.0)
+
+
+def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
+    """What the rows that the easy model misses are, by models that see these rows more often than they are.
+
+    One step of nu and pi for each training. Steps to the fixed point under one model would end at pi = 1 wherever it is
+    not yet sure of the rows that go against the rule, and no later model would see these more often than noise.
+    """
+    inside = desk.fold >= 0
+    missed = inside & (easy.answer != desk.y)
+    wrong = np.repeat(np.where(missed, 0.5, 0.0)[None], seeds, 0)
+    if not missed.any() or not (inside & ~missed).any():
+        return Kinds(missed, wrong, np.where(inside, np.where(missed, "unsure", "aligned"), ""))
+    recipe = desk.judge_recipe(desk.trained_on)
+    judge: OutOfFold | None = None
+    for training in range(TRAININGS):
+        noise = wrong[:, missed].mean(1)
+        jobs = []
+        for seed in range(seeds):
+            start = None if judge is None else judge.keys[seed]
+            weight = judging_weights(desk, missed, wrong[seed])
+            jobs.append(desk.jobs("judge", recipe, seed, weight=weight, start=start))
+        judge = desk.out_of_fold("judge" if training == 0 else "judge again", jobs)
+        for seed, said in enumerate(judge.probability_by_seed):
+            against, right = likelihoods(said[missed], easy.probability[missed], desk.y[missed])
+            wrong[seed, missed] = posterior(noise[seed], against, right)
+    return Kinds(missed, wrong, name_kinds(inside, missed, wrong), judge, noise)
+
+
+def judging_weights(desk: Desk, missed: NDArray[np.bool_], wrong: Vector) -> Vector:
+    """(n,) draws: class-balanced over rows the easy model gets right, and a share over those it misses.
+
+    The share shrinks until the draws rest on enough rows.
+    """
+    outside = desk.balanced(~missed)
+    doubted = np.where(missed, np.maximum(1 - wrong, LEAST), 0.0)
+    outside, doubted = outside / outside.sum(), doubted / doubted.sum()
+    share = SHARE
+    while True:
+        weight: Vector = (1 - share) * outside + share * doubted
+        if effective_sample_size(weight) > EFFECTIVE * len(desk.rows) or share < 0.01:
+            return weight
+        share *= 0.8
+
+
+def likelihoods(judge: Vector, easy: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
+    """(m,) Ln, were the label wrong: sum over c other than y of d[c] pb[c] / (1 - pb[y]); and Lr = d[y], were it right.
+
+    d (m, k): the judging model; pb (m, k): the easy one.
+    """
+    own = label[:, None]
+    right = np.take_along_axis(judge, own, 1)[:, 0]
+    others = easy.copy()
+    np.put_along_axis(others, own, 0.0, 1)
+    return (judge * others).sum(1) / np.maximum(others.sum(1), 1e-12), right
+
+
+def posterior(noise: float, against: Vector, right: Vector) -> Vector:
+    """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
+    return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
+
+
+def name_kinds(inside: NDArray[np.bool_], missed: NDArray[np.bool_], wrong: NDArray[np.float64]) -> NDArray[np.str_]:
+    """(n,) aligned, conflicting, mislabelled or unsure; a kind needs all seeds. Empty outside."""
+    kind = np.where(missed, "unsure", "aligned")
+    kind = np.where(missed & (wrong > SURE).all(0), "mislabelled", kind)
+    kind = np.where(missed & (wrong < 1 - SURE).all(0), "conflicting", kind)
+    return np.where(inside, kind, "")
+
+
+MOST = 600  # rows planted
+TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
+UNNAMED = (
+    "No property is named that the model follows, so a row that goes against the easy rule cannot be told from a wrong "
+    "label: no kind is asserted."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """Rows (m,) with the named property of rows of another class, and what models that never saw them say.
+
+    easy (m, k) and judge (s, m, k) are probabilities; donor (m,) the class whose property arrived.
+    """
+
+    view: View
+    rows: Rows
+    donor: Rows
+    easy: Vector
+    judge: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What became of planted rows, in percent: conflicts that the easy model misses (found), conflicts and flips that
+    were called mislabelled, the former of those found."""
+
+    view: str
+    title: str
+    conflicts: int
+    found: Estimate
+    conflicts_called: Estimate
+    flips: int
+    flips_called: Estimate
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        shares = {name: getattr(self, name).plain for name in ("found", "conflicts_called", "flips_called")}
+        return {**asdict(self), **shares, "sentence": self.words}
+
+    @property
+    def words(self) -> str:
+        """What the controls showed."""
+        if not self.conflicts:
+            return "No row could be made on purpose: the easy model follows the rule on none that could take another's."
+        missed = f"the easy model misses {self.found.words()}"
+        if self.found.value:
+            missed += f", and {self.conflicts_called.words()} of these would be called mislabelled"
+        return (
+            f"Checked on rows made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
+            f"{missed}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
+        )
+
+    @property
+    def doubts(self) -> str:
+        """Why no kind may be asserted; empty where kinds may."""
+        missed = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
+        if missed < FEW:
+            return (
+                f"Only {missed:,} rows that were made to go against the rule fooled the easy model; {FEW} are needed "
+                "to check what kinds are called: no kind is asserted."
+            )
+        if self.conflicts_called.value > TOLERATED:
+            return (
+                f"Of {missed:,} rows that were made to go against the rule, {self.conflicts_called.value:.0f}% would "
+                f"have been called mislabelled, more than {TOLERATED:.0f}%: no kind is asserted."
+            )
+        return ""
+
+
+def plant(subject: Subject, desk: Desk, easy: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
+    """Rows that follow the rule, made to go against it: each takes the view from its donor of another class."""
+    pool = desk.rows
+    follows = np.flatnonzero(easy.answer[pool[pairs.rows]] == desk.y[pool[pairs.rows]])
+    mixed = numpy_stream(desk.seed, "planted").permutation(follows)
+    chosen = np.sort(mixed[:MOST])
+    rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
+    easy_panel, judge_panel = read_panel(desk, easy), read_panel(desk, judge)
+    easy_said, judge_said = [], []
+    for start in told_of(desk.listener, "planted rows", range(0, len(rows), BATCH)):
+        part = slice(start, start + BATCH)
+        x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
+        entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
+        easy_said.append(ask_panel(desk, easy_panel, rows[part], entered).mean(0))
+        judge_said.append(ask_panel(desk, judge_panel, rows[part], entered))
+    classes = len(desk.material.classes)
+    return Planted(
+        view,
+        rows,
+        desk.y[donors],
+        np.concatenate([np.zeros((0, classes)), *easy_said]),
+        np.concatenate([np.zeros((len(judge.keys), 0, classes)), *judge_said], 1),
+    )
+
+
+def check_controls(planted: Planted, desk: Desk, easy: OutOfFold, kinds: Kinds, unit: Rows) -> Controls:
+    """What the rule for kinds calls planted conflicts, and labels that were flipped on rows that follow the rule."""
+    assert kinds.judge is not None
+    assert kinds.noise is not None
+    label = desk.y[planted.rows]
+    missed = planted.easy.argmax(1) != label
+    conflicts = called(planted.easy, planted.judge, label, kinds.noise)[missed]
+    stream, classes = numpy_stream(desk.seed, "planted", "flips"), len(desk.material.classes)
+    flipped = (label + stream.integers(1, classes, len(label))) % classes
+    flips = called(
+        easy.probability[planted.rows], kinds.judge.probability_by_seed[:, planted.rows], flipped, kinds.noise
+    )
+    of_rows = unit[planted.rows]
+    return Controls(
+        planted.view.name,
+        planted.view.title,
+        len(label),
+        share(missed, of_rows, desk.seed),
+        share(conflicts, of_rows[missed], desk.seed),
+        len(flips),
+        share(flips, of_rows, desk.seed),
+    )
+
+
+def called(easy: Vector, judge: NDArray[np.float64], label: Rows, noise: Vector) -> NDArray[np.bool_]:
+    """(m,) whether rows with these labels would be called mislabelled: sure in all seeds."""
+    sure = [posterior(pi, *likelihoods(each, easy, label)) > SURE for pi, each in zip(noise, judge, strict=True)]
+    return np.asarray(np.stack(sure).all(0))

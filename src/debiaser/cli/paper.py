@@ -1,0 +1,390 @@
+"""study: the runs behind a table or figure of the paper, then the table beside the published numbers."""
+
+import shlex
+import textwrap
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from debiaser.cli import app as options
+from debiaser.cli.app import app
+from debiaser.errors import Misuse, Problem
+
+Found = dict[str, Any]
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours, all, or list.")],
+    recipe: options.RecipeName = "fast",
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Runs per cell, seeds from 0 on (trials: ten at least); else one, and all are shown."),
+    ] = None,
+    epochs: options.Epochs = None,
+    only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
+    rho: Annotated[float | None, typer.Option(help="The cells of this rho alone.")] = None,
+    on: Annotated[str | None, typer.Option(help="Another dataset instead of the study's, such as digits.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at once, each a process; threads are divided.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What would run and how long; nothing is made.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="One shell line per missing run; nothing is made.")
+    ] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Show what is there; nothing is made.")] = False,
+    data: options.Data = None,
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Folder for runs.")] = Path("runs"),
+    results: Annotated[
+        Path | None, typer.Option(help="Copies of results that count as finished; by default ./results where it is.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as PDF and PNG.")] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
+    from debiaser.paper.studies.running import Crew
+    from debiaser.paper.studies.tally import Scale, gather, missing
+
+    if name == "list":
+        list_studies(as_json)
+        return
+    check_usage(device, {"--seeds": seeds, "--workers": workers, "--epochs": epochs})
+    chosen = choose(name, on, only, rho)
+    copies, scale = find_copies(results), Scale(recipe, seeds, epochs)
+    store = gather(out, copies)
+    lacking = missing(chosen, store, scale)
+    if commands:
+        show_commands(name, lacking, store, Crew(out, data, device=device), as_json)
+    elif dry_run:
+        show_plan(name, chosen, lacking, store, workers, as_json)
+    else:
+        prepare(figures)
+        failures = [] if only_show else make(lacking, chosen, store, scale, out, data, device, workers, quiet)
+        show(name, chosen, gather(out, copies), scale, figures, as_json)
+        tell_failures(failures)
+
+
+def find_copies(named: Path | None) -> Path | None:
+    """The folder with copies of results: the named one, which must be there, else ./results where it is."""
+    if named and not named.is_dir():
+        raise Misuse(f"there is no folder {named} with results; check the path given to --results")
+    return named or (Path("results") if Path("results").is_dir() else None)
+
+
+def prepare(figures: Path | None) -> None:
+    """The folder for figures: one that cannot be is told before the work, not after."""
+    from debiaser.io import make_folder
+
+    if figures:
+        make_folder(figures)
+
+
+def tell_failures(failures: list[Any]) -> None:
+    """One line for what could not be made."""
+    from debiaser.report.tables import plural
+
+    if failures:
+        listed = "; ".join(f"{each.key}: {each.reason}" for each in failures[:3])
+        rest = f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
+        raise Problem(f"{plural(len(failures), 'run')} failed: {listed}{rest}; the same command tries again")
+
+
+def tell_left_out(store: Any) -> None:
+    """A line for each file that cannot count."""
+    for sentence in store.left_out:
+        typer.echo(sentence, err=True)
+
+
+def check_usage(device: str, counts: dict[str, int | None]) -> None:
+    """Refuse a device that is none of ours, and a count that is below 1."""
+    from debiaser.cli.runs import DEVICES
+    from debiaser.errors import known
+
+    if device not in DEVICES:
+        raise known("device", device, DEVICES)
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise Misuse(f"{option} must be at least 1, got {value}")
+
+
+def choose(name: str, on: str | None, only: str | None, rho: float | None) -> list[Any]:
+    """The studies that are asked for, where they are to run; without a cell that is a mistake."""
+    from debiaser.paper.studies import find_studies
+
+    chosen = [study for each in find_studies(name) if (study := placed(each, on, only, rho)).cells]
+    if not chosen:
+        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
+    return chosen
+
+
+def placed(study: Any, on: str | None, only: str | None, rho: float | None) -> Any:
+    """The study on another dataset, or its cells of one dataset or rho."""
+    from debiaser.errors import known
+    from debiaser.paper.settings import SETTINGS
+
+    for dataset in filter(None, (on, only)):
+        if dataset not in SETTINGS:
+            raise known("dataset", dataset, SETTINGS)
+    return (study.on(on) if on else study).only(only, rho)
+
+
+def list_studies(as_json: bool) -> None:
+    """Every study by the paper's label, with its claim."""
+    from debiaser.cli.console import show_table
+    from debiaser.paper.studies import STUDIES
+
+    if as_json:
+        from debiaser.cli.runs import print_json
+
+        listed = [{"study": s.label, "title": s.title, "claim": s.claim, "ours": s.ours} for s in STUDIES.values()]
+        print_json({"studies": listed})
+        return
+    for title, ours in (("The paper's tables and figures", False), ("Studies of ours", True)):
+        rows = [(each.label, each.title, each.claim) for each in STUDIES.values() if each.ours is ours]
+        show_table(title, ("label", "what", "claim"), rows, False, words=True)
+
+
+def show_commands(name: str, lacking: list[Any], store: Any, crew: Any, as_json: bool) -> None:
+    """One shell line per run, for a cluster's job array."""
+    from debiaser.cli.runs import print_json
+
+    tell_left_out(store)
+    lines = [shlex.join(["debiaser", *crew.words(each)]) for each in lacking]
+    if as_json:
+        print_json({"study": name, "commands": lines})
+        return
+    for line in lines:
+        typer.echo(line)
+
+
+def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
+    """What would run, and how long from past runs."""
+    from debiaser.cli.console import duration
+    from debiaser.paper.studies.tally import expected_seconds
+    from debiaser.report.tables import plural
+
+    tell_left_out(store)
+    past = list(store.all())
+    times = [expected_seconds(each.spec, past) for each in lacking]
+    known = [each for each in times if each is not None]
+    if as_json:
+        from debiaser.cli.runs import print_json
+
+        runs = [
+            {"command": shlex.join(["debiaser", *each.words]), "key": each.spec.key, "seconds": seconds}
+            for each, seconds in zip(lacking, times, strict=True)
+        ]
+        print_json({"study": name, "runs": runs, "seconds": sum(known), "unknown": len(times) - len(known)})
+        return
+    for each, seconds in zip(lacking, times, strict=True):
+        told = "unknown" if seconds is None else duration(seconds)
+        typer.echo(f"{told:>12}  {shlex.join(['debiaser', *each.words])}")
+    listed, unknown = ", ".join(each.label for each in chosen), len(times) - len(known)
+    total = f"; about {duration(sum(known) / workers)} with {plural(workers, 'worker')}, by the pace of past runs"
+    rest = f"; {plural(unknown, 'run')} of unknown length, for there are no past runs on the same data"
+    told = (total if known else "") + (rest if unknown else "")
+    typer.echo(f"{listed}: {plural(len(lacking), 'run')} missing{told}")
+
+
+def make(
+    lacking: list[Any],
+    chosen: list[Any],
+    store: Any,
+    scale: Any,
+    out: Path,
+    data: Path | None,
+    device: str,
+    workers: int,
+    quiet: bool,
+) -> list[Any]:
+    """Make the missing runs with progress; what failed comes back."""
+    from debiaser.cli.console import LONG, clock, duration, say
+    from debiaser.paper.studies.running import Crew, add_parts
+    from debiaser.paper.studies.tally import expected_seconds, gather
+    from debiaser.report.tables import plural
+
+    def tell(line: str) -> None:
+        if not quiet:
+            say(line)
+
+    past, done, started = list(store.all()), 0, time.monotonic()
+    times = {each.spec.key: expected_seconds(each.spec, past) for each in lacking}
+    whole = sum(each for each in times.values() if each) / workers
+    if lacking:
+        until = f", until about {clock(whole)}" if whole > LONG else ""
+        tell(plural(len(lacking), "run") + (f", about {duration(whole)}{until}" if whole else ""))
+
+    def ended(run: Any, failure: Any) -> None:
+        nonlocal done
+        done += 1
+        left = (time.monotonic() - started) / done * (len(lacking) - done)
+        rest = f"; about {duration(left)} left, until about {clock(left)}" if done < len(lacking) else ""
+        tell(f"{done} of {len(lacking)}: {run.spec.key} {f'failed: {failure.reason}' if failure else 'done'}{rest}")
+
+    def told(run: Any, line: str) -> None:
+        if workers == 1:
+            tell(f"  {' '.join([f'seed {run.spec.seed}', *run.cell.changes])}, {line}")
+
+    failures = Crew(out, data, workers, device, told).make(lacking, ended)
+    return failures + add_parts(chosen, gather(out).folders, scale, data, tell)
+
+
+def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
+    """The table of each study, its claim and its protocol; figures and JSON where asked for."""
+    from debiaser.cli.runs import print_json
+    from debiaser.paper.studies.tally import findings
+    from debiaser.report.studies import write_figures
+
+    found = [findings(each, store, scale) for each in chosen]
+    for each in found:
+        show_study(each, as_json)
+    tell_left_out(store)
+    drawn = [path for each in found for path in (write_figures(each, figures) if figures else [])]
+    if not as_json:
+        for path in drawn:
+            typer.echo(f"Drawn: {path}")
+        return
+    more = {"figures": [str(path) for path in drawn], "unusable": list(store.left_out)}
+    if len(found) == 1:
+        print_json({**found[0], **more})
+    else:
+        claims = {each["claim"] for each in found}
+        whole = "not held" if "not held" in claims else "held" if claims == {"held"} else "not testable"
+        cells = [{"study": each["study"], **cell} for each in found for cell in each["cells"]]
+        print_json({"study": name, "claim": whole, "cells": cells, "studies": found, **more})
+
+
+def show_study(found: Found, to_stderr: bool) -> None:
+    """One study on the screen."""
+    from debiaser.cli.console import show_table
+    from debiaser.report.studies import text_table
+    from debiaser.report.tables import plural
+
+    show_table(f"{found['study']}: {found['title']}", *text_table(found), to_stderr)
+    lines = [
+        f"Claim: {found['statement']}",
+        f"{found['claim'].capitalize()} here {found['tested']}".rstrip() + f" ({found['scale']}). {found['sentence']}",
+        *(f"At another scale: {each}" for each in found["elsewhere"]),
+        f"Protocol: {found['protocol']}",
+        *([f"Also in the paper: {'; '.join(found['also_printed'])}."] if found["also_printed"] else []),
+        *found["left_out"],
+    ]
+    if found["not_run"]:
+        lines.append(f"Not run: {plural(len(found['not_run']), 'run')}; the same command with --commands lists them.")
+    typer.echo("\n".join(lines) + "\n", err=to_stderr)
+
+
+# --- theory: the paper's theorems and the trace of the inverse Fisher information, checked numerically
+
+if TYPE_CHECKING:
+    from debiaser.paper.theory.evidence import Evidence
+
+FORMATS: dict[str, dict[str, Any]] = {"pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 130}}
+
+
+@app.command()
+def theory(
+    figures: Annotated[Path | None, typer.Option(help="Folder to draw the figures into, as PDF and PNG.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
+    from debiaser.cli.console import reporter, say
+    from debiaser.cli.runs import print_json
+    from debiaser.io import make_folder
+    from debiaser.learn.machine import environment
+    from debiaser.paper.theory.evidence import gather
+    from debiaser.paper.theory.statements import statements
+
+    if seed < 0:
+        raise Misuse(f"seed must not be negative, got {seed}")
+    if figures:
+        make_folder(figures)  # a folder that cannot be is told before the work, not after
+    started = time.monotonic()
+    with closing(reporter(quiet)) as listener:
+        evidence = gather(seed, listener)
+    found = statements(evidence)
+    files = draw(evidence, figures) if figures else []
+    if as_json:
+        seconds = round(time.monotonic() - started, 1)
+        kept = [asdict(each) for each in found]
+        told = {"statements": kept, "figures": list(map(str, files)), "seconds": seconds}
+        print_json({"seed": seed, **told, "environment": environment("cpu")})
+        return
+    for each in found:
+        typer.echo(f"{each.verdict.upper():<12}  {each.name}")
+        for label, text in (("", each.claim), ("Rule: ", each.rule), ("Found: ", each.found)):
+            typer.echo(textwrap.fill(f"{label}{text}", 116, initial_indent=" " * 14, subsequent_indent=" " * 14))
+    if files:
+        typer.echo(f"Figures: {', '.join(map(str, files))}")
+    else:
+        say("With --figures DIR it draws them.")
+
+
+def draw(evidence: "Evidence", folder: Path) -> list[Path]:
+    """The files of all figures, in every format."""
+    from debiaser.io import replacing
+    from debiaser.paper.theory.figures import figures
+
+    files = []
+    for name, figure in figures(evidence).items():
+        for kind, chosen in FORMATS.items():
+            path = folder / f"{name}.{kind}"
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=kind, **chosen)
+            files.append(path)
+    return files
+
+
+# --- bench: speed and memory beside the alternatives
+
+
+@app.command()
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="One claim; give it again for more. By default all.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny inputs: shows that it runs, not how fast.")] = False,
+    out: Annotated[Path, typer.Option(help="The page to write; the numbers go beside it as .json.")] = Path(
+        "debiaser-bench.html"
+    ),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
+    from contextlib import closing
+    from importlib.util import find_spec
+
+    from debiaser.cli.console import reporter, show_table
+    from debiaser.cli.runs import print_json
+    from debiaser.io import make_folder, write_json
+    from debiaser.paper.speed.claims import chosen, measure
+    from debiaser.report.speed import table, write_speed_page
+
+    if out.is_dir() or out.suffix == ".json":
+        raise Misuse(f"--out must name a page, such as bench.html, and the numbers go beside it; got {out}")
+    names = chosen(only or ())
+    if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
+        typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
+    make_folder(out.parent)  # a folder that cannot be is told before the work, not after
+    with closing(reporter(quiet)) as listener:
+        found = measure(names, quick, listener)
+    page, numbers = write_speed_page(found, out), out.with_suffix(".json")
+    write_json(numbers, found)
+    for claim in map(table, found["claims"]):
+        rows = [(line["way"], *line["cells"]) for line in claim["lines"]]
+        show_table(claim["title"], ("way", *claim["headings"]), rows, to_stderr=as_json)
+    things = found.get("growth", {"things": {}})["things"]
+    if things:
+        grown = [(name, f"{thing['exponent']:.2f}") for name, thing in things.items()]
+        show_table("Growth with the number of rows: exponent, 1 is linear", ("thing", "exponent"), grown, as_json)
+    if as_json:
+        print_json({**found, "page": str(page), "numbers": str(numbers)})
+    else:
+        typer.echo(f"The page: {page.resolve()}")

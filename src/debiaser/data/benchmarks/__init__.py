@@ -1,0 +1,1 @@
+"""The benchmarks: one file per family, each with `load(...) -> Benchmark`."""

@@ -1,0 +1,119 @@
+"""Biased Action Recognition: six actions, each in one place in training and in other places in the test set."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from debiaser.data.archives import Bundle
+from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
+from debiaser.data.bias import Integers
+from debiaser.data.fetch import Web
+from debiaser.data.formats import FormatError
+from debiaser.data.published import FolderSet, compare, opened, pictures_in, telling
+from debiaser.data.split import Benchmark
+from debiaser.io import numpy_stream
+
+CLASSES = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting")
+NAME = re.compile(rf"(train|test)/({'|'.join(CLASSES)})_(\d+)\.\w+")
+VALID = 0.1  # of the training pictures, drawn by class
+ELSEWHERE = len(CLASSES)  # a place that no class has in training; value k is the usual place of class k
+
+
+def index(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, tuple[list[str], Integers]]:
+    """For train and test the names and classes of the pictures, by class and number; a renamed one is refused."""
+    found = {}
+    for part in ("train", "test"):
+        keys = []
+        for name in pictures_in(bundle, part):
+            match = NAME.fullmatch(name)
+            if match is None:
+                raise FormatError(bundle.path, f"holds {name!r}, which is not named <class>_<number>.jpg")
+            keys.append((CLASSES.index(match[2]), int(match[3]), name))
+        keys.sort()
+        found[part] = [name for *_, name in keys], np.array([key[0] for key in keys])
+    _refuse_gaps(bundle, counts, {name for names, _ in found.values() for name in names})
+    tally = {f"{part}/{each}": int((y == k).sum()) for part, (_, y) in found.items() for k, each in enumerate(CLASSES)}
+    compare(bundle.path, counts, tally)
+    return found
+
+
+def _refuse_gaps(bundle: Bundle, counts: Mapping[str, int], there: set[str]) -> None:
+    """Names what is missing: pictures of a class are numbered from 0 in train/ and on from there in test/."""
+    if not counts:
+        return
+    cuts = {each: counts[f"train/{each}"] for each in CLASSES}
+    ends = {each: cuts[each] + counts[f"test/{each}"] for each in CLASSES}
+    expected = [
+        f"{'train' if number < cuts[each] else 'test'}/{each}_{number}.jpg"
+        for each in CLASSES
+        for number in range(ends[each])
+    ]
+    missing = [name for name in expected if name not in there]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
+        raise FormatError(bundle.path, f"lacks {missing[0]!r}{more}")
+
+
+def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
+    """Pictures per class in each part."""
+    found = index(bundle.based_on("train", "test"), counts)
+    return {part: np.bincount(y, minlength=len(CLASSES)).tolist() for part, (_, y) in found.items()}
+
+
+def counted(train: tuple[int, ...], test: tuple[int, ...]) -> dict[str, int]:
+    """The number of pictures of each class, in the order of `CLASSES`, as `<part>/<class>`."""
+    parts = {"train": train, "test": test}
+    return {f"{part}/{each}": n for part, all_n in parts.items() for each, n in zip(CLASSES, all_n, strict=True)}
+
+
+SET = FolderSet(
+    name="bar",
+    title="Biased Action Recognition",
+    licence="pictures from the web, for research",
+    contents="its train/ and test/",
+    page="https://github.com/alinlab/BAR",
+    check=check,
+    counts=counted((326, 520, 163, 336, 317, 279), (105, 159, 42, 132, 85, 131)),
+    also=("BAR", "bar_240px", "BAR-master"),
+    sources=(Web(("https://github.com/alinlab/BAR/archive/refs/heads/master.zip",)),),
+)
+
+
+def load(
+    root: Path | None,
+    rho: float | None,  # noqa: ARG001 (the share of conflicting rows is what it is, and unknown)
+    data_seed: int,
+    noise: float = 0.0,
+    size: int = 224,
+    partial: bool = False,
+    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of pictures)
+) -> Benchmark:
+    """The benchmark; a tenth of the training pictures, drawn by class, validates. Every test picture conflicts.
+
+    size: pixels of a side; partial: take what is there, whatever the counts.
+    """
+    bundle = opened(SET, root)
+    with telling(SET):
+        bundle = bundle.based_on("train", "test")
+        found = index(bundle, {} if partial else SET.counts)
+    (names, y), (test_names, test_y) = found["train"], found["test"]
+    valid = draw_by_class(y, VALID, data_seed)
+    parts = {
+        "train": Labelled([names[row] for row in np.flatnonzero(~valid)], y[~valid], np.full(((~valid).sum(), 1), -1)),
+        "valid": Labelled([names[row] for row in np.flatnonzero(valid)], y[valid], np.full((valid.sum(), 1), -1)),
+        "test": Labelled(test_names, test_y, np.full((len(test_y), 1), ELSEWHERE)),
+    }
+    notes = ("which training pictures go against the shortcut is not known; every test picture does",)
+    return gallery_benchmark("bar", bundle, parts, CLASSES, ("place",), Look((size, size)), noise, data_seed, notes)
+
+
+def draw_by_class(y: Integers, share: float, seed: int) -> np.ndarray:
+    """(n,) bool: of each class this share of its rows, at random."""
+    rng = numpy_stream(seed, "bar", "valid")
+    chosen = np.zeros(len(y), dtype=bool)
+    for number in range(int(y.max(initial=-1)) + 1):
+        rows = np.flatnonzero(y == number)
+        chosen[rng.permutation(rows)[: round(share * len(rows))]] = True
+    return chosen

@@ -1,0 +1,220 @@
+"""Multi-bias MNIST: a digit among three companions, seven attributes that each go with it, 54,000 / 6,000 / 10,000.
+
+The paper gives the idea but no generator (D14). Here: 56x56 pixels, a 2x2 grid of tiles on black: the digit (top left),
+an article of clothing, a cursive character and a letter from A to J. Class k of every source goes with digit k, and
+every tile has a colour of its own. Each of the seven attributes is aligned with probability 1 - rho, on its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debiaser.data import bias as inject
+from debiaser.data import sources as raw
+from debiaser.data.fetch import report
+from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.errors import known
+from debiaser.io import numpy_stream
+
+# --- Coloured pictures of ten classes: the construction that the digits and Colored MNIST share
+
+
+class Grey(NamedTuple):
+    """Grey pictures (n, h, w) uint8 and their classes (n,)."""
+
+    pictures: NDArray[np.uint8]
+    target: NDArray[np.int64]
+
+
+def colour_benchmark(
+    name: str,
+    parts: Mapping[str, Grey],
+    rho: float,
+    data_seed: int,
+    noise: float = 0.0,
+    colour_is_target: bool = False,
+    test_seed: int | None = None,
+) -> Benchmark:
+    """Train, valid and test in colour: aligned with probability 1 - rho, in the test set with 1 in 10.
+
+    `colour_is_target` swaps the roles: the label is the colour, and the digit is the attribute that goes with it.
+    `noise` flips this share of the train and valid labels. The test set is the same for every rho and, with
+    `test_seed`, for every data seed.
+    """
+    inject.check_share("rho", rho)
+    inject.check_share("noise", noise, closed=True)
+    splits, truth = {}, {}
+    for part, grey in parts.items():
+        testing = part == "test"
+        seed = data_seed if not testing or test_seed is None else test_seed
+        rng = numpy_stream(seed, name.removesuffix("-colour"), part)
+        colour = inject.draw_bias(grey.target, inject.TEST_RHO if testing else rho, 10, rng)
+        painted = inject.coloured(torch.from_numpy(grey.pictures), torch.from_numpy(inject.draw_colours(colour, rng)))
+        target, bias = (colour, grey.target) if colour_is_target else (grey.target, colour)
+        labels = target if testing else inject.flip_labels(target, noise, 10, numpy_stream(seed, name, part, "noise"))
+        classes = inject.COLOUR_NAMES if colour_is_target else tuple(str(digit) for digit in range(10))
+        splits[part] = Split(inject.as_tensor(labels), painted, classes)
+        truth[part] = Truth(inject.as_tensor(target), inject.as_tensor(bias)[:, None])
+    attribute = "digit" if colour_is_target else "colour"
+    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, (attribute,))
+
+
+# --- Colored MNIST as the released generator makes it: file order, 54,000 / 6,000 / 10,000, ten fixed colours (D4, D5)
+
+TRAIN = 54_000
+TEST_SEED = 0  # the test set is made once and shared by all rho and seeds
+
+
+def parts(root: Path | None) -> dict[str, Grey]:
+    """The grey pictures of each split."""
+    mnist = raw.load("mnist", root)
+    y_train, y_test = mnist.y_train.astype(np.int64), mnist.y_test.astype(np.int64)
+    return {
+        "train": Grey(mnist.x_train[:TRAIN], y_train[:TRAIN]),
+        "valid": Grey(mnist.x_train[TRAIN:], y_train[TRAIN:]),
+        "test": Grey(mnist.x_test, y_test),
+    }
+
+
+def load_cmnist(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
+    """The benchmark; the same bytes for the same seed."""
+    return colour_benchmark("cmnist", parts(root), rho, data_seed, noise, test_seed=TEST_SEED)
+
+
+def load_cmnist_colour(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
+    """Its twin: the same pictures, with colour as the target and the digit as the attribute that goes with it."""
+    return colour_benchmark("cmnist-colour", parts(root), rho, data_seed, noise, True, TEST_SEED)
+
+
+SETS = {"digit": "mnist", "fashion": "fashion_mnist", "kana": "kmnist", "letter": "emnist_letters"}
+ATTRIBUTES = ("digit colour", "fashion", "fashion colour", "kana", "kana colour", "letter", "letter colour")
+POSITIONS = ("fixed", "random")
+CLASSES = tuple(str(digit) for digit in range(10))
+COMPLETE = 60_000  # training pictures of KMNIST
+
+
+class Drawn(NamedTuple):
+    """A split in parts: the picture of each tile (n, 4), its colour (n, 4, 3), attributes (n, 7).
+
+    `places` (n, 4): which tile lies at each place, where that is not always the same.
+    """
+
+    pictures: NDArray[np.int64]
+    colours: NDArray[np.float32]
+    places: NDArray[np.int64] | None
+    bias: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Grey pictures to draw from by class; `order` sorts them by class and `starts` says where each class begins."""
+
+    grey: Grey
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, grey: Grey) -> "Pool":
+        starts = np.concatenate([[0], np.bincount(grey.target, minlength=10).cumsum()])
+        return cls(grey, np.argsort(grey.target, kind="stable"), starts)
+
+    def draw(self, wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """(n,) for each row a picture of the wanted class, uniformly."""
+        first, count = self.starts[wanted], np.diff(self.starts)[wanted]
+        return self.order[first + (rng.random(len(wanted)) * count).astype(np.int64)]
+
+
+def load_mbmnist(
+    root: Path | None, rho: float, data_seed: int, noise: float = 0.0, positions: str = "fixed"
+) -> Benchmark:
+    """The benchmark; the same bytes for the same seed. With `positions` random, each picture has its order of tiles."""
+    inject.check_share("rho", rho)
+    inject.check_share("noise", noise, closed=True)
+    if positions not in POSITIONS:
+        raise known("positions", positions, POSITIONS)
+    sources = {tile: raw.load(name, root, report) for tile, name in SETS.items()}
+    training, testing = pools(sources, "train"), pools(sources, "test")
+    digits = np.arange(len(training[0].grey.target))
+    cut = len(digits) * 9 // 10  # file order, as in Colored MNIST
+    rows = {"train": digits[:cut], "valid": digits[cut:], "test": np.arange(len(testing[0].grey.target))}
+    splits, truth = {}, {}
+    for part, chosen in rows.items():
+        test = part == "test"
+        seed, share, pool = (TEST_SEED, inject.TEST_RHO, testing) if test else (data_seed, rho, training)
+        drawn = draw(chosen, pool, share, positions == "random", numpy_stream(seed, "mbmnist", part))
+        target = pool[0].grey.target[chosen]
+        stream = numpy_stream(seed, "mbmnist", part, "noise")
+        labels = target if test else inject.flip_labels(target, noise, 10, stream)
+        splits[part] = Split(inject.as_tensor(labels), composed([each.grey.pictures for each in pool], drawn), CLASSES)
+        truth[part] = Truth(inject.as_tensor(target), inject.as_tensor(drawn.bias))
+    ordered = splits["train"], splits["valid"], splits["test"]
+    return Benchmark("mbmnist", *ordered, truth, ATTRIBUTES, notes_on(sources))
+
+
+def pools(sources: Mapping[str, raw.Arrays], part: str) -> list[Pool]:
+    """What the four tiles are drawn from: train and valid from the training files, test from the test files."""
+    grey = [Grey(getattr(each, f"x_{part}"), getattr(each, f"y_{part}").astype(np.int64)) for each in sources.values()]
+    grey[-1] = upright_letters(grey[-1])
+    return [Pool.of(each) for each in grey]
+
+
+def upright_letters(letters: Grey) -> Grey:
+    """The letters A to J as classes 0 to 9; the original file has 26 classes from 1 on, its pictures are transposed."""
+    if not (letters.target == len(CLASSES)).any():
+        return letters
+    chosen = np.flatnonzero((letters.target >= 1) & (letters.target <= len(CLASSES)))
+    return Grey(np.ascontiguousarray(letters.pictures[chosen].swapaxes(1, 2)), letters.target[chosen] - 1)
+
+
+def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
+    """What a reader of the result should know of the sources."""
+    notes = ["no generator was published: the construction is ours (D14)"]
+    kana = len(sources["kana"].y_train)
+    if kana < COMPLETE:
+        notes.append(
+            f"KMNIST is not complete here: its tiles are drawn from {kana:,} of {COMPLETE:,} training pictures"
+        )
+    if (sources["letter"].y_train == len(CLASSES)).any():
+        notes.append("EMNIST letters are the original files; their content could not be checked, no digest is known")
+    return tuple(notes)
+
+
+def draw(
+    digits: NDArray[np.int64], pool: Sequence[Pool], rho: float, shuffled: bool, rng: np.random.Generator
+) -> Drawn:
+    """Everything random about the pictures of these digits."""
+    target = pool[0].grey.target[digits]
+    bias = np.stack([inject.draw_bias(target, rho, len(CLASSES), rng) for _ in ATTRIBUTES], 1)
+    companions = [each.draw(bias[:, 2 * number + 1], rng) for number, each in enumerate(pool[1:])]
+    colours = np.stack([inject.draw_colours(bias[:, 2 * tile], rng) for tile in range(len(pool))], 1)
+    places = rng.permuted(np.tile(np.arange(len(pool)), (len(digits), 1)), axis=1) if shuffled else None
+    return Drawn(np.stack([digits, *companions], 1), colours.clip(0, 1), places, bias)
+
+
+def composed(tiles: Sequence[NDArray[np.uint8]], drawn: Drawn) -> Callable[[Tensor], Tensor]:
+    """A reader that paints and lays out four tiles: (b, 3, 56, 56) in [0, 1].
+
+    Tiles stay uint8 in their sources and colours stay float, so that no picture is ever held in full.
+    """
+    grey = [torch.from_numpy(each) for each in tiles]
+    pictures, paint = torch.from_numpy(drawn.pictures), torch.from_numpy(drawn.colours / 255)
+    places = None if drawn.places is None else torch.from_numpy(drawn.places)
+
+    def read(rows: Tensor) -> Tensor:
+        chosen, colours = pictures[rows], paint[rows]
+        shades = torch.stack([each[chosen[:, tile]] for tile, each in enumerate(grey)], 1)  # (b, 4, 28, 28)
+        if places is not None:
+            every = torch.arange(len(rows))[:, None]
+            shades, colours = shades[every, places[rows]], colours[every, places[rows]]
+        b, _, height, width = shades.shape
+        grid = shades.view(b, 2, 2, height, width).permute(0, 1, 3, 2, 4)  # row, line, column, place in line
+        shade = colours.view(b, 2, 2, 3).permute(0, 3, 1, 2)[:, :, :, None, :, None]
+        return (grid[:, None] * shade).reshape(b, 3, 2 * height, 2 * width)
+
+    return read

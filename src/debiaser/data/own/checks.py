@@ -1,0 +1,488 @@
+"""The steps between rows as they were found and rows that can be learnt from: each leaves out, and says so."""
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from debiaser.data.formats import kept_arrays
+from debiaser.data.images import ORIENTATION, Contents, DecodeError, Pixels, content_digest, decode, open_header
+from debiaser.data.own.rows import MISSING, Labels, Rows, as_labels, first, shown
+from debiaser.data.own.splits import deal, units_per_class
+from debiaser.data.sources import cache
+from debiaser.errors import Misuse, Problem
+from debiaser.io import write_arrays
+
+# --- The first look at every picture: readable or not, its size, its digests; remembered, so that it happens once
+
+Progress = Callable[[str, int, int | None], None]
+
+THUMB = 12  # the side of the colour thumbnail that near duplicates must share
+FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat parts gives no bits
+SIDE = 256  # pictures beyond twice this are decoded reduced, which moves their digests a little
+CHUNK = 1024
+SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
+VERSION = 2  # of what is kept: raise it when the look changes
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What was seen of n pictures, one entry each; `reason` is "" where the picture can be read."""
+
+    reason: npt.NDArray[np.str_]
+    content: npt.NDArray[np.uint8]  # (n, 16) digest of the bytes
+    drawing: npt.NDArray[np.uint64]  # 64 bits: is a pixel brighter than its left neighbour
+    thumb: npt.NDArray[np.uint8]  # (n, 12, 12, 3)
+    sides: npt.NDArray[np.int32]  # (n, 2) width and height, upright
+    windowed: npt.NDArray[np.bool_]
+    facts: npt.NDArray[np.str_]  # (n, 4), see FACTS
+
+    def __len__(self) -> int:
+        return len(self.reason)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Survey":
+        """What was seen of these rows."""
+        return Survey(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+
+FACTS = ("picture format", "picture mode", "camera", "compression")
+FACT_LENGTH, REASON_LENGTH = 40, 160
+PENDING = "was not looked at"
+
+
+def new_survey(n: int) -> Survey:
+    """Room for n pictures, nothing seen yet."""
+    return Survey(
+        reason=np.zeros(n, f"<U{REASON_LENGTH}"),
+        content=np.zeros((n, 16), np.uint8),
+        drawing=np.zeros(n, np.uint64),
+        thumb=np.zeros((n, THUMB, THUMB, 3), np.uint8),
+        sides=np.zeros((n, 2), np.int32),
+        windowed=np.zeros(n, np.bool_),
+        facts=np.zeros((n, len(FACTS)), f"<U{FACT_LENGTH}"),
+    )
+
+
+def survey(contents: Contents, name: str, folder: Path | None = None, progress: Progress | None = None) -> Survey:
+    """What there is to see of each picture; what was seen before is remembered in `folder` under this name."""
+    path = (folder or cache().parent / "reading") / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
+    found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
+    kept = kept_arrays(path) or {}
+    known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
+    fresh: list[int] = []
+    for row in range(len(contents)):
+        try:
+            stamp = hashlib.blake2b(
+                f"{VERSION}\0{contents.stamp(row)}".encode(errors="surrogateescape"), digest_size=16
+            )
+        except DecodeError as error:
+            found.reason[row] = str(error)
+            continue
+        stamps[row] = np.frombuffer(stamp.digest(), np.uint8)
+        if stamp.digest() not in known:
+            fresh.append(row)
+    _recall(found, stamps, known, kept)
+    if fresh:
+        try:
+            _look_at(contents, fresh, found, progress)
+        finally:
+            _remember(path, found, stamps)  # also when interrupted: what was seen need not be seen again
+    return found
+
+
+def look(content: bytes, found: Survey, row: int) -> None:
+    """Fills in what there is to see of one picture."""
+    found.content[row] = np.frombuffer(content_digest(content), np.uint8)
+    header = open_header(content)
+    exif = _exif(header)
+    found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size
+    found.facts[row] = [fact[:FACT_LENGTH] for fact in _facts(header, exif)]
+    decoded = decode(content, SIDE)
+    found.windowed[row] = decoded.windowed
+    found.drawing[row], found.thumb[row] = digests(decoded.pixels)
+
+
+def digests(pixels: Pixels) -> tuple[np.uint64, Pixels]:
+    """The difference hash of 9 x 8 grey cells, and a 12 x 12 colour thumbnail."""
+    image = Image.fromarray(pixels)
+    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
+    bits = np.packbits(grey[:, 1:] > grey[:, :-1] + FLAT)
+    return bits.view(np.uint64)[0], np.asarray(image.resize((THUMB, THUMB), Image.Resampling.BOX))
+
+
+def _facts(image: Image.Image, exif: Mapping[int, Any]) -> tuple[str, str, str, str]:
+    """Format, mode, camera and, for a JPEG, a name for its quantisation tables: what software leaves behind."""
+    words = [str(exif.get(tag, "")).strip("\0 ") for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
+    tables = getattr(image, "quantization", None)
+    compression = hashlib.blake2b(repr(tables).encode(), digest_size=4).hexdigest() if tables else ""
+    return image.format or "", image.mode, " ".join(filter(None, words)), compression
+
+
+def _exif(image: Image.Image) -> Mapping[int, Any]:
+    try:
+        return dict(image.getexif())
+    except Exception:  # EXIF blocks are broken in every imaginable way, and these facts are a courtesy
+        return {}
+
+
+def _look_at(contents: Contents, rows: list[int], found: Survey, progress: Progress | None) -> None:
+    def one(row: int) -> None:
+        try:
+            look(contents.read(row), found, row)
+            found.reason[row] = ""
+        except DecodeError as error:
+            found.reason[row] = str(error)
+
+    found.reason[rows] = PENDING
+    with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "survey") as pool:
+        warnings.simplefilter("ignore")  # of Pillow, about odd files: they are told as reasons
+        for start in range(0, len(rows), CHUNK):
+            part = rows[start : start + CHUNK]
+            list(pool.map(one, part, chunksize=16))
+            if progress:
+                progress("looking at pictures", start + len(part), len(rows))
+
+
+def _recall(
+    found: Survey, stamps: npt.NDArray[np.uint8], known: dict[bytes, int], kept: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    pairs = [(row, known[stamp.tobytes()]) for row, stamp in enumerate(stamps) if stamp.tobytes() in known]
+    if not pairs:
+        return
+    rows, places = np.array(pairs).T
+    for each in fields(found):
+        getattr(found, each.name)[rows] = kept[each.name][places]
+
+
+def _remember(path: Path, found: Survey, stamps: npt.NDArray[np.uint8]) -> None:
+    seen = np.flatnonzero(stamps.any(1) & (found.reason != PENDING))
+    kept = found.take(seen)
+    with suppress(Problem):  # a cache that cannot be written costs time at the next run, nothing else
+        write_arrays(path, stamps=stamps[seen], **{each.name: getattr(kept, each.name) for each in fields(kept)})
+
+
+# --- The same thing twice: exact copies by digest, near copies by perceptual hash; nothing is compared with everything
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+BANDS = 4  # of 16 bits: hashes that differ in fewer than 4 bits share at least one, most that differ in 6 do
+BITS = 6
+WINDOW = 32  # neighbours compared in a bucket, ordered by brightness: bounds the work on sets of flat pictures
+GAP, FAINT = 0.08, 4.0  # by how much thumbnails may differ: root mean square over their own spread, and its least value
+SHAPE = 0.03  # relative difference of width / height
+COMPARED_AT_ONCE = 4096
+ONES = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Rows that hold the same thing; `across` where they lay on both sides of the given splits."""
+
+    ids: tuple[str, ...]
+    across: bool
+
+
+def joined(n: int, *pairs: Ints) -> Ints:
+    """(n,) numbers of the sets that pairs (p, 2) of rows connect, counted from 0 in order of first appearance."""
+    ends = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
+    graph = coo_array((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(n, n))
+    _, found = connected_components(graph, directed=False)
+    return in_order(found)
+
+
+def in_order(keys: npt.NDArray[np.generic] | Sequence[str]) -> Ints:
+    """(n,) numbers of the distinct keys, counted from 0 in order of first appearance."""
+    _, first, number = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[number.reshape(-1)]
+
+
+def same(keys: npt.NDArray[np.generic] | Sequence[str]) -> Ints:
+    """Pairs (p, 2) that chain the rows of equal keys."""
+    number = in_order(keys)
+    order = np.argsort(number, kind="stable")
+    equal = number[order][1:] == number[order][:-1]
+    return np.stack([order[:-1][equal], order[1:][equal]], 1).astype(np.int64)
+
+
+def same_text(texts: Sequence[str]) -> Ints:
+    """Pairs of texts that are equal up to white space."""
+    return same(np.array([text_digest(text) for text in texts], "S16"))
+
+
+def text_digest(text: str) -> bytes:
+    """16 hexadecimal digits of a text, its white space normalised."""
+    words = re.sub(r"\s+", " ", text).strip()
+    return hashlib.blake2b(words.encode(errors="replace"), digest_size=8).hexdigest().encode()
+
+
+def near(seen: Survey) -> Ints:
+    """Pairs (p, 2) of pictures that look the same: shape, drawing (hash) and colours (thumbnail) all agree.
+
+    Both a hash and a thumbnail, since the hash of a drawing ignores its colour and that of a flat picture says nothing.
+    """
+    colour, spread = _colours(seen)
+    brightness = colour.sum(1)
+    bands = seen.drawing.view(np.uint16).reshape(-1, BANDS)
+    found = [np.zeros((0, 2), np.int64)]
+    for band in range(BANDS):
+        order = np.lexsort((brightness, bands[:, band]))
+        key = bands[order, band]
+        for step in range(1, min(WINDOW, len(order) - 1) + 1):
+            rows = np.flatnonzero(key[step:] == key[:-step])
+            if not len(rows):
+                break  # no bucket is that large
+            pairs = np.stack([order[rows], order[rows + step]], 1)
+            found.append(_alike(seen, _likely(seen, pairs, colour, spread), spread))
+    return np.concatenate(found)
+
+
+def _colours(seen: Survey) -> tuple[Floats, Floats]:
+    """The mean colour (n, 3) of each picture, and its spread (n,) over the picture: 0 for a flat one."""
+    colour, spread = np.zeros((len(seen), 3), np.float32), np.zeros(len(seen), np.float32)
+    for start in range(0, len(seen), COMPARED_AT_ONCE):
+        part = slice(start, start + COMPARED_AT_ONCE)
+        thumbs = seen.thumb[part].reshape(-1, THUMB * THUMB, 3).astype(np.float32)
+        colour[part], spread[part] = thumbs.mean(1), np.sqrt(thumbs.var(1).mean(1))
+    return colour, spread
+
+
+def _likely(seen: Survey, pairs: Ints, colour: Floats, spread: Floats) -> Ints:
+    """The pairs whose hash, shape and mean colour agree: what is cheap to ask."""
+    drawing = seen.drawing[pairs]
+    pairs = pairs[ONES[(drawing[:, 0] ^ drawing[:, 1]).view(np.uint8)].reshape(-1, 8).sum(1) <= BITS]
+    width, height = np.maximum(seen.sides[pairs], 1).astype(np.float64).transpose(2, 1, 0)
+    pairs = pairs[np.abs(np.log(width[0] * height[1] / (height[0] * width[1]))) <= SHAPE]
+    gap = np.sqrt(np.square(colour[pairs[:, 0]] - colour[pairs[:, 1]]).mean(1))  # never above that of the thumbnails
+    likely: Ints = pairs[gap <= GAP * np.maximum(spread[pairs].min(1), FAINT)]
+    return likely
+
+
+def _alike(seen: Survey, pairs: Ints, spread: Floats) -> Ints:
+    """The pairs whose thumbnails agree; thumbnails are gathered a few at a time."""
+    kept = np.zeros(len(pairs), np.bool_)
+    for start in range(0, len(pairs), COMPARED_AT_ONCE):
+        part = pairs[start : start + COMPARED_AT_ONCE]
+        left, right = seen.thumb[part[:, 0]].astype(np.float32), seen.thumb[part[:, 1]].astype(np.float32)
+        gap = np.sqrt(np.square(left - right).mean((1, 2, 3)))
+        kept[start : start + COMPARED_AT_ONCE] = gap <= GAP * np.maximum(spread[part].min(1), FAINT)
+    return pairs[kept]
+
+
+def groups(number: Ints) -> list[Ints]:
+    """The rows of each set with more than one row."""
+    order = np.argsort(number, kind="stable")
+    cuts = np.flatnonzero(np.diff(number[order])) + 1
+    return [rows for rows in np.split(order, cuts) if len(rows) > 1]
+
+
+SIDES = ("train", "valid", "test")  # of copies on several sides, those further right stay
+TOKENS = 4  # words of a file name that are looked at
+FEW = 20  # training rows of a class from which on its scores mean something
+
+
+def labelled(rows: Rows) -> tuple[Rows, Labels]:
+    """The rows that have a label, and their labels."""
+    name = rows.label_name
+    labels = as_labels(rows.labels, name or "the folders", plain=not name)
+    missing = (f"has no label in '{name}'", "missing label")
+    uncertain = (f"has an uncertain label (-1) in '{name}'", "uncertain label")
+    out = {int(row): missing if labels.y[row] == -1 else uncertain for row in np.flatnonzero(labels.y < 0)}
+    return rows.without(out).noting(*labels.notes), replace(labels, y=labels.y[labels.y >= 0])
+
+
+def readable(
+    rows: Rows, labels: Labels, cache: Path | None, progress: Progress | None
+) -> tuple[Rows, Labels, Survey | None]:
+    """The rows whose picture can be read, or whose text is not empty; with what was seen of the pictures."""
+    if rows.pictures is None:
+        texts = rows.texts or []
+        out = {row: ("has no text", "unreadable") for row, text in enumerate(texts) if not text.strip()}
+        return *_rest(rows, labels, out), None
+    seen = survey(
+        rows.pictures, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache, progress
+    )
+    bad = np.flatnonzero(seen.reason != "")
+    absent = [rows.ids[row] for row in np.flatnonzero(seen.reason == "is not there")]
+    if absent and rows.label_name:
+        told = f"{len(absent):,} of {len(rows):,} paths do not exist: {first(absent)}"
+        if len(absent) == len(rows):
+            raise Problem(f"{told}; paths are relative to the folder of the table, or absolute")
+        rows = rows.noting(told)
+    if len(bad) == len(rows):
+        raise Problem(f"none of {len(rows):,} pictures can be read; the first, {first(rows.ids[:1])}, {seen.reason[0]}")
+    rows, labels = _rest(rows, labels, {int(row): (str(seen.reason[row]), "unreadable") for row in bad})
+    return rows, labels, seen.take(np.flatnonzero(seen.reason == ""))
+
+
+def apart(
+    rows: Rows, labels: Labels, seen: Survey | None
+) -> tuple[Rows, Labels, Survey | None, Ints, list[Duplicates]]:
+    """Copies found and kept on one side of given splits; with the units (n,) that must stay together from here on."""
+    pairs = [same_text(rows.texts or [])] if seen is None else _same_pictures(seen)
+    copies = groups(joined(len(rows), *pairs))
+    side = np.array([SIDES.index(split) for split in rows.split]) if rows.split else np.zeros(len(rows), np.int64)
+    found, out = [], {}
+    for members in copies:
+        best = side[members].max()
+        across = bool((side[members] != best).any())
+        found.append(Duplicates(tuple(rows.ids[row] for row in members), across))
+        kept = rows.ids[members[side[members] == best][0]]
+        for row in members[side[members] < best].tolist():
+            reason = f"is a copy of {kept} in {SIDES[best]}"
+            out[row] = (reason, "duplicate across splits")
+    rows = rows.noting(*_copies_noted(copies, labels, len(out)))
+    kept_rows = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
+    number = joined(len(rows), *pairs, *([] if rows.unit is None else [_named(rows.unit)]))[kept_rows]
+    rows, labels = _rest(rows, labels, out)
+    return rows, labels, None if seen is None else seen.take(kept_rows), in_order(number), found
+
+
+def check_classes(labels: Labels, unit: Ints, rows: Rows) -> None:
+    """Every class can be on two sides: it still has rows, and they are not all one thing."""
+    counts = np.bincount(labels.y, minlength=len(labels.classes))
+    gone = [shown(labels.classes[one]) for one in np.flatnonzero(counts == 0)]
+    if gone:
+        raise Problem(f"no row that can be read is left of class {first(gone)}; mend its files, or remove it")
+    if rows.unit is not None and len(np.unique(unit)) == 1:
+        raise Problem("all rows are of one unit, so none can be held apart; name another column as --unit, or none")
+    for one in np.flatnonzero(units_per_class(labels.y, unit) < 2):
+        name, many = shown(labels.classes[one]), counts[one] > 1
+        what = f"all {counts[one]:,} rows are copies or of one unit" if many else "a single row"
+        raise Problem(f"class '{name}' cannot be split: {what}; add different ones, or remove the class")
+    if rows.split is not None:
+        train = {label for label, split in zip(labels.y.tolist(), rows.split, strict=True) if split == "train"}
+        lost = [shown(name) for one, name in enumerate(labels.classes) if one not in train]
+        if lost:
+            raise Problem(f"class {first(lost)} has no row in train; it cannot be learnt: mend the splits")
+
+
+def divided(
+    rows: Rows, y: Ints, unit: Ints, seed: int, fractions: tuple[float, float], need_test: bool
+) -> tuple[npt.NDArray[np.str_], list[str]]:
+    """(n,) train, valid or test: as given, the missing ones taken from train by whole units; and what to say."""
+    valid, test = fractions
+    if not (0 < valid < 1 and 0 < test < 1 and valid + test < 1):
+        raise Misuse(f"fractions must both be above 0 and less than 1 together, got {fractions}")
+    split = np.array(rows.split or ["train"] * len(rows), "<U5")
+    train = np.flatnonzero(split == "train")
+    shares = {}
+    if "valid" not in split:
+        shares["valid"] = valid
+    if need_test and "test" not in split:
+        shares["test"] = min(0.5, test * len(rows) / len(train))
+    if not shares:
+        return split, []
+    parts = ["train", *shares]
+    dealt = deal(y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
+    split[train] = np.array(parts, "<U5")[dealt]
+    made = " and ".join(f"{np.sum(split == name):,} rows for {name}" for name in shares)
+    return split, [f"no such split was given: {made} were taken from train at random, classes in proportion"]
+
+
+def check_held_out(split: npt.NDArray[np.str_], labels: Labels) -> None:
+    """Something can be learnt, chosen on and proven: every class in train, and rows in valid and test."""
+    lost = np.setdiff1d(np.arange(len(labels.classes)), labels.y[split == "train"])
+    empty = [side for side in SIDES if not (split == side).any()]
+    what = (
+        f"rows for {first(empty)}" if empty else f"class {first([shown(labels.classes[one]) for one in lost])} in train"
+    )
+    if empty or len(lost):
+        raise Problem(f"too few separate units: there are no {what}; add units, or give the splits with --split")
+
+
+def picture_columns(seen: Survey) -> dict[str, list[str]]:
+    """What a model could tell pictures apart by that is no content: size, shape, format, mode, camera, compression."""
+    width, height = seen.sides.T
+    found = {
+        "picture size": [f"{w} x {h}" for w, h in seen.sides.tolist()],
+        "picture shape": [f"{ratio:.1f}" for ratio in width / np.maximum(height, 1)],
+        **{name: seen.facts[:, place].tolist() for place, name in enumerate(FACTS)},
+    }
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def name_columns(paths: Sequence[str], classes: Sequence[str]) -> dict[str, list[str]]:
+    """The words of the file names, by their place: who made a picture often stands there.
+
+    Running numbers are left out, and so are words of the classes' names, which repeat the label.
+    """
+    known = {word for name in classes for word in _words(name)}
+    names = [[word for word in _words(PurePath(path).stem) if word not in known] for path in paths]
+    found = {
+        f"file name token {place + 1}": [words[place] if place < len(words) else "" for words in names]
+        for place in range(min(TOKENS, max(map(len, names), default=0)))
+    }
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters, without long numbers and without words that are numbers."""
+    words = (re.sub(r"\d{3,}", "", word) for word in re.split(r"[\W_]+", name.lower()))
+    return [word for word in words if word and not word.isdigit()]
+
+
+def text_columns(texts: Sequence[str]) -> dict[str, list[str]]:
+    """What a model could tell texts apart by that is no content: how many words they have."""
+    lengths = [str(len(text.split())) for text in texts]
+    return {"text length": lengths} if len(set(lengths)) > 1 else {}
+
+
+def remarks(rows: Rows, labels: Labels, seen: Survey | None, unit: Ints, split: npt.NDArray[np.str_]) -> list[str]:
+    """What else a person should know of this data."""
+    found = []
+    if seen is not None and seen.windowed.any():
+        count = int(seen.windowed.sum())
+        found.append(f"{count:,} pictures of more than 8 bits were windowed to 8, 1st to 99th percentile of each")
+    if rows.unit is not None:
+        sides = np.unique(np.stack([unit, np.unique(split, return_inverse=True)[1]], 1), axis=0)
+        leaking = int((np.unique(sides[:, 0], return_counts=True)[1] > 1).sum())
+        if leaking:
+            found.append(f"{leaking:,} units are on several sides of the given splits: the test knows them already")
+    counts = np.bincount(labels.y[split == "train"], minlength=len(labels.classes))
+    small = [f"{shown(labels.classes[one])} ({counts[one]})" for one in np.flatnonzero(counts < FEW)]
+    if small:
+        found.append(f"classes with fewer than {FEW} training rows, of which little can be said: {first(small)}")
+    return found
+
+
+def _rest(rows: Rows, labels: Labels, out: dict[int, tuple[str, str]]) -> tuple[Rows, Labels]:
+    kept = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
+    return rows.without(out), replace(labels, y=labels.y[kept])
+
+
+def _same_pictures(seen: Survey) -> list[Ints]:
+    """Pairs of exact and of near copies; of exact ones, only the first is compared with others."""
+    contents = seen.content.copy().view("V16")[:, 0]
+    firsts = np.unique(in_order(contents), return_index=True)[1]
+    return [same(contents), firsts[near(seen.take(firsts))]]
+
+
+def _named(unit: list[str]) -> Ints:
+    """Pairs that chain the rows of a named unit; a row without a name is a unit of its own."""
+    named = np.array([row for row, name in enumerate(unit) if name.strip() not in MISSING], np.int64)
+    return named[same([unit[row].strip() for row in named.tolist()])] if len(named) else np.zeros((0, 2), np.int64)
+
+
+def _copies_noted(copies: list[Ints], labels: Labels, out: int) -> list[str]:
+    if not copies:
+        return []
+    rows = sum(len(members) for members in copies)
+    torn = sum(len(np.unique(labels.y[members])) > 1 for members in copies)
+    found = [f"{rows:,} rows are copies of one another, {len(copies):,} different things; they stay on one side"]
+    found += [f"{out:,} copies on another side of the given splits were left out"] if out else []
+    return [*found, f"{torn:,} of these things carry different labels: at least one is wrong"] if torn else found

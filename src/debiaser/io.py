@@ -1,0 +1,204 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+import errno
+import hashlib
+import json
+import lzma
+import os
+import re
+import secrets
+import sys
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+
+from debiaser.errors import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# What numpy, zipfile and json raise of a file that is not whole or not ours: odd headers, packing, passwords, nesting.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError, SyntaxError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+
+
+def explain(error: OSError, path: Path) -> Problem:
+    """The clear line for a file system that refuses."""
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space, then run the same command again",
+        errno.EDQUOT: "the disk quota is used up; free some space, then run the same command again",
+        errno.EROFS: "the file system is read-only; choose another folder",
+        errno.EACCES: "no permission to write there; choose another folder",
+        errno.EPERM: "no permission to write there; choose another folder",
+        errno.ENOTDIR: "a part of that path is a file, not a folder; choose another folder",
+        errno.EEXIST: "a file of that name is in the way; choose another folder",
+    }
+    return Problem(f"cannot write {path}: {reasons.get(error.errno or 0, error.strerror or str(error))}")
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it was not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, path) from error
+    return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; on success it becomes `path`, on failure it vanishes."""
+    path = path.resolve()  # a link stays a link to what it names
+    make_folder(path.parent)
+    if path.exists() and not path.is_file():
+        raise Problem(f"cannot write {path}: it is there and is not an ordinary file; choose another name")
+    sweep(path.parent)
+    try:
+        with temporary_file(path.parent) as temporary:
+            yield temporary
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+@contextmanager
+def temporary_file(folder: Path) -> Iterator[Path]:
+    """An empty hidden file, locked for as long as it is written: one that a kill left behind is known by its lock."""
+    temporary, descriptor = folder / f".{secrets.token_hex(8)}.part", -1
+    try:
+        while descriptor < 0:
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            lock(descriptor)
+            if not os.fstat(descriptor).st_nlink:  # swept before it was locked
+                os.close(descriptor)
+                descriptor = -1
+        yield temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@cache
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder; once in the life of a process."""
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(r"\.[0-9a-f]{16}\.part", path.name):
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR)
+                try:
+                    if lock(descriptor):
+                        path.unlink(missing_ok=True)
+                finally:
+                    os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Whether the open file is now locked by us; not if another holds it, or where files cannot be locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] | None = None, patience: float = -1) -> Iterator[None]:
+    """The lock file held by us alone; where another process has it, `waiting` is called once and we wait.
+
+    `patience` is for how many seconds; -1 is for ever.
+    """
+    make_folder(path.parent)
+    file_lock = FileLock(path)
+    try:
+        try:
+            file_lock.acquire(timeout=0)
+        except Timeout:
+            if waiting:
+                waiting()
+            file_lock.acquire(timeout=patience)
+    except Timeout as error:
+        raise Problem(f"another process has held {path} for too long; end it, then try again") from error
+    except OSError as error:
+        raise explain(error, path) from error
+    except NotImplementedError as error:
+        raise Problem(f"cannot write {path}: its file system has no locks; choose another folder") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file_lock.release()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The file with this content, atomically."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """The file with this text, atomically."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """The file with this content as indented JSON, atomically."""
+    write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
+    """An `.npz` of plain arrays (no pickle)."""
+    import numpy as np  # most who write files write no arrays, and it takes a while to load
+
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
+
+
+# --- Every random stream comes from a seed and a name, so that nothing random ever needs to be saved
+
+
+def derive(seed: int, *names: object) -> int:
+    """A 63-bit seed for the stream of this name: the same for the same words, unrelated for others."""
+    words = "/".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def numpy_stream(seed: int, *names: object) -> np.random.Generator:
+    """A numpy generator for the stream of this name."""
+    return np.random.default_rng(derive(seed, *names))
+
+
+def torch_stream(seed: int, *names: object) -> torch.Generator:
+    """A torch generator for the stream of this name."""
+    return torch.Generator().manual_seed(derive(seed, *names))
+
+
+# --- Starting Python once more: a child finds this package where we did, and takes no code from the folder we stand in
+
+
+def python(*words: str) -> list[str]:
+    """The command line of this interpreter; `-P`, so that a file `random.py` among a person's data stays data."""
+    return [sys.executable, "-P", *words]
+
+
+def surroundings(**variables: str) -> dict[str, str]:
+    """Our environment variables and these, with the places that we import from."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}

@@ -1,0 +1,477 @@
+"""The linear layer that a network ends in: found by watching one pass, and checked in every pass."""
+
+import inspect
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+
+from debiaser.data.split import Batch, Split, each_tensor
+from debiaser.errors import Misuse, Problem
+
+# --- Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
+
+LABELS = ("labels", "label")  # where a dictionary keeps the class number
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The network inside DDP, DataParallel and torch.compile: DDP talks to other ranks, compiled code skips hooks."""
+    while True:
+        name = "module" if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else "_orig_mod"
+        inside = getattr(model, name, None)
+        if not isinstance(inside, nn.Module):
+            return model
+        model = inside
+
+
+@contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """Compiled parts of the network run as plain Python, where hooks are seen."""
+    compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
+    stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
+    with stance("force_eager") if compiled and stance else nullcontext():
+        yield
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the network's parameters are."""
+    if not isinstance(model, nn.Module):
+        raise Misuse(f"the model is a {type(model).__name__}; give a network (torch.nn.Module)")
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Random numbers may be drawn inside, by torch, numpy or Python; afterwards the generators are as they were."""
+    devices = [device] if device.type == "cuda" else []
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # what datasets still draw from
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returned: a tensor, an object with `.logits`, a dict, or a tuple's first tensor."""
+    if isinstance(output, Tensor):
+        return output
+    if hasattr(output, "logits"):
+        return output.logits  # type: ignore[no-any-return]
+    if isinstance(output, Mapping) and "logits" in output:
+        return output["logits"]  # type: ignore[no-any-return]
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise Problem(f"the model returned {type(output).__name__}, which holds no logits: return a tensor (n, classes)")
+
+
+def call(model: nn.Module, x: Any, values: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The logits of a model for inputs of any kind, a dict passed by name; `values` stand in for parameters."""
+    args, named = ((), accepted(model, x)) if isinstance(x, Mapping) else ((x,), {})
+    return logits_of(functional_call(model, dict(values), args, dict(named)) if values else model(*args, **named))
+
+
+def accepted(model: nn.Module, x: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries that the model's forward names; all of them where it names none (a wrapper's `**kwargs`)."""
+    named = inspect.signature(bare(model).forward).parameters
+    return {name: value for name, value in x.items() if name in named} or x
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    """The tensor in 32 bits or more: squares and sums of 16-bit floats lose too much."""
+    return x.float() if x.is_floating_point() and x.element_size() < 4 else x
+
+
+def check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
+    """Refuse labels that are not class numbers of this model."""
+    if classes < 2:
+        raise Problem("the model gives one logit per sample; the scores need one per class: give the head two outputs")
+    wrong = (labels < 0) | (labels >= classes)
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0, 0])
+        raise Problem(
+            f"the label of row {int(rows[first])} is {int(labels[first])}, but the model gives {classes} logits: "
+            f"labels must be class numbers from 0 to {classes - 1}"
+        )
+
+
+# --- Batches in dataset order from whatever people have: a Split, a Dataset of pairs or dictionaries, a DataLoader
+
+
+def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
+    """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
+    if batch_size < 1:
+        raise Misuse(f"batch_size must be at least 1, got {batch_size}")
+    if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not row by row
+        data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
+    if isinstance(data, Split):
+        yield from data.batches(batch_size) if len(data) else ()
+        return
+    loader = as_loader(data, batch_size)
+    rows = len(loader.dataset) if isinstance(loader.dataset, Sized) else None
+    first = 0
+    try:
+        for item in in_order(loader):
+            x, y = split_item(item)
+            yield Batch(x, y, torch.arange(first, first + len(y)))
+            first += len(y)
+    except IndexError as error:
+        if isinstance(loader.dataset, Sized) and len(loader.dataset) != rows:
+            raise changed_length(rows, len(loader.dataset)) from error
+        raise
+    if rows is not None and isinstance(loader.dataset, Sized) and not rows == first == len(loader.dataset):
+        raise changed_length(rows, first if first != rows else len(loader.dataset))
+
+
+def in_order(loader: DataLoader[Any]) -> Iterator[Any]:
+    """What the loader gives; its own generator, of which it draws a seed for workers, is left as it was."""
+    state = loader.generator.get_state() if loader.generator else None
+    items = iter(loader)
+    if loader.generator and state is not None:
+        loader.generator.set_state(state)
+    return items
+
+
+def part_of(batch: Batch, part: slice) -> Batch:
+    """A part of a batch, whatever its inputs are."""
+    return Batch(each_tensor(batch.x, lambda x: x[part] if x.ndim else x), batch.y[part], batch.rows[part])
+
+
+def pieces(batch: Batch, size: int) -> Iterator[Batch]:
+    """The batch in pieces of at most this many samples."""
+    for first in range(0, len(batch), size):
+        yield part_of(batch, slice(first, first + size))
+
+
+def changed_length(before: int | None, after: int) -> Problem:
+    """What to say of a dataset that is not the same from beginning to end."""
+    return Problem(
+        f"the dataset had {before} rows when the pass began and gave {after}: scores would belong to other rows; "
+        "keep it unchanged (and its collate_fn from dropping rows) while it is read"
+    )
+
+
+def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
+    """A loader that gives every row once, in order."""
+    if isinstance(getattr(data, "dataset", data), IterableDataset):
+        raise Misuse(
+            "a stream has no numbered rows: score it with debiaser.learn.streams.score_stream(model, stream, folder)"
+        )
+    if isinstance(data, DataLoader):
+        plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
+        if not plain or data.drop_last:
+            raise Misuse(
+                "the DataLoader shuffles, samples, drops or does not batch rows, so scores would lose their rows: "
+                "pass the dataset itself, or a DataLoader without shuffle, sampler, drop_last and batch_size=None"
+            )
+        return data
+    if isinstance(data, tuple) and all(isinstance(each, Tensor) for each in data):
+        raise Misuse("a tuple of tensors is no dataset of rows; give torch.utils.data.TensorDataset(x, y)")
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return DataLoader(data, batch_size=batch_size)
+    raise Misuse(f"expected a Dataset, a DataLoader or a Split, got {type(data).__name__}")
+
+
+def split_item(item: Any) -> tuple[Any, Tensor]:
+    """Inputs and labels of a collated batch: (x, y, ...), or a dictionary with "labels" or "label"."""
+    if isinstance(item, Mapping):
+        name = next((name for name in LABELS if name in item), None)
+        if name is None:
+            raise Misuse(f"a batch has no labels under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
+        x, y = tensors_only({key: value for key, value in item.items() if key not in LABELS}), item[name]
+    elif isinstance(item, tuple | list) and len(item) >= 2:
+        x, y = item[0], item[1]
+        x = tensors_only(x) if isinstance(x, Mapping) else x
+    else:
+        raise Misuse(f"a batch must be a pair (x, y) or a dictionary with labels, got {type(item).__name__}")
+    return x, class_numbers(y)
+
+
+def tensors_only(x: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that a network can take; texts and lists beside them are left out."""
+    kept = {name: value for name, value in x.items() if isinstance(value, Tensor)}
+    if not kept:
+        raise Misuse(
+            f"no tensor among the entries {', '.join(map(str, x)) or '(none)'} of a batch: give tensors of one length "
+            "(for a dataset of Hugging Face: with_format('torch')), or a DataLoader with a collate_fn"
+        )
+    return kept
+
+
+def class_numbers(y: Any) -> Tensor:
+    """(b,) labels as whole numbers."""
+    try:
+        labels = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise Misuse(f"labels must be class numbers from 0 on, got {y!r:.80}; number the classes") from None
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+        raise Misuse(
+            f"labels must be a vector of class numbers from 0 on, got {labels.dtype} of shape {tuple(labels.shape)}; "
+            "items must be pairs (x, y), or dictionaries with 'labels' or 'label'"
+        )
+    return labels.long()
+
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear map of its input's channels: `nn.Linear` or a convolution of size one."""
+    return isinstance(module, nn.Linear) or (isinstance(module, CONVOLUTIONS) and set(module.kernel_size) == {1})
+
+
+def width(layer: nn.Module) -> int:
+    """How many numbers a linear layer gives per sample."""
+    return int(layer.weight.shape[0])  # type: ignore[index]
+
+
+def plain_output(layer: nn.Module, entering: Tensor) -> Tensor:
+    """What a linear layer gives if it is nothing else: a subclass or a hook may normalise or scale."""
+    kind = next(each for each in (nn.Linear, *CONVOLUTIONS) if isinstance(layer, each))
+    return kind.forward(layer, entering)  # type: ignore[arg-type]
+
+
+def close(one: Tensor, two: Tensor) -> bool:
+    """Whether two outputs of a layer differ by rounding at most; those that are not finite are for others to judge."""
+    tolerance = 1e-4 + 16 * max(torch.finfo(one.dtype).eps, torch.finfo(two.dtype).eps)
+    apart, largest = (one.float() - two.float()).abs(), two.float().abs().amax()
+    return not bool((apart > tolerance * largest).any())
+
+
+def same(out: Tensor, logits: Tensor) -> bool:
+    """Whether logits are what a layer gave, in whatever shape and precision."""
+    if out.numel() != logits.numel():
+        return False
+    out = out.reshape(logits.shape).to(logits.dtype)
+    return torch.equal(out, logits) or torch.allclose(out, logits, rtol=0, atol=0, equal_nan=True)
+
+
+def same_but_for_shifts(out: Tensor, logits: Tensor) -> bool:
+    """Whether softmax makes the same of both, as of logits and their log-softmax: one constant per row between them."""
+    if out.numel() != logits.numel() or logits.ndim < 2:
+        return False
+    tolerance = 16 * max(torch.finfo(out.dtype).eps, torch.finfo(logits.dtype).eps)
+    flat = logits.flatten(1).float()
+    apart = out.reshape(flat.shape).float() - flat
+    apart = apart - apart.mean(1, keepdim=True)
+    return bool((apart.abs() <= tolerance * (1 + flat.abs().amax(1, keepdim=True))).all())
+
+
+def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
+    """The linear layer whose output is the model's logits, found by watching two samples pass through.
+
+    With `shifted`, also one whose output a log-softmax follows.
+    """
+    seen: list[tuple[nn.Module, Tensor]] = []
+
+    def see(module: nn.Module, _: Any, out: Tensor) -> None:
+        if out.numel() <= max(2, len(out)) * width(module):  # one vector per sample
+            seen.append((module, out.detach().clone()))  # a copy, since what follows may be in place
+
+    hooks = [module.register_forward_hook(see) for module in model.modules() if is_linear(module)]
+    try:
+        logits = call(model, each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [module for module, out in seen if same(out, logits)]
+    if shifted and not found:
+        found = [module for module, out in seen if same_but_for_shifts(out, logits)]
+    if len(found) != 1:
+        raise Problem(
+            f"cannot tell which layer gives the logits {tuple(logits.shape)} ({len(found)} fit): name it with head=, "
+            f"or its weight with parameters=; the linear layers: {', '.join(linear_names(model)) or '-'}"
+        )
+    return found[0]
+
+
+def linear_names(model: nn.Module) -> list[str]:
+    """The names of the layers that can be a head; of many, the last ones."""
+    names = [name or "(the model itself)" for name, module in model.named_modules() if is_linear(module)]
+    return names if len(names) <= 6 else ["...", *names[-5:]]
+
+
+def named_head(model: nn.Module, head: nn.Module | str | None, x: Any) -> nn.Module:
+    """The head that was named, or the one that is found."""
+    if head is None:
+        return find_head(bare(model), x, shifted=True)
+    layer = by_name(model, head) if isinstance(head, str) else head
+    if not any(module is layer for module in model.modules()):
+        raise Problem("the layer given as head= is not a part of this model; pass one of its layers, or a name")
+    if not is_linear(layer):
+        raise Problem(
+            f"head= is a {type(layer).__name__}, not a linear layer; the linear ones: {', '.join(linear_names(model))}"
+        )
+    return layer
+
+
+def by_name(model: nn.Module, name: str) -> nn.Module:
+    """The layer of this name, as the network itself or its wrapper calls it."""
+    for root in (bare(model), model):
+        try:
+            return root.get_submodule(name)
+        except AttributeError:
+            continue
+    raise Problem(f"the model has no layer '{name}'; its linear layers: {', '.join(linear_names(bare(model))) or '-'}")
+
+
+@dataclass
+class Head:
+    """The last layer, and what entered and left it in the pass that is being watched."""
+
+    layer: nn.Module
+    name: str
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    is_proven: bool = False
+
+    @classmethod
+    def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
+        """The head that was named, or the one that is found."""
+        layer = named_head(model, head, x)
+        return cls(layer, next(name for name, module in bare(model).named_modules() if module is layer))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, what enters and leaves the layer is kept."""
+        self.inputs.clear()
+        self.outputs.clear()
+
+        def see(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], out: Tensor) -> None:
+            self.inputs.append(args[0] if args else next(iter(named.values())))
+            small = out.numel() == len(out) * width(self.layer)
+            self.outputs.append(out.clone() if small else out)  # a copy, since what follows may be in place
+
+        hook = self.layer.register_forward_hook(see, with_kwargs=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def features_and_logits(self, logits: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """(b, h) and (b, k) of the pass that was watched, if the logits are a linear map of one feature per sample."""
+        if len(self.inputs) != 1:
+            raise self.unfit(f"ran {len(self.inputs)} times in one pass; it must run once per sample")
+        entering, out, k = self.inputs.pop(), self.outputs.pop(), width(self.layer)
+        if getattr(self.layer, "groups", 1) != 1:
+            raise self.unfit("is a grouped convolution, whose gradient is no outer product")
+        if entering.numel() != rows * int(self.layer.weight.shape[1]) or out.numel() != rows * k:  # type: ignore[index]
+            raise self.unfit(
+                f"maps {tuple(entering.shape)} to {tuple(out.shape)}: one feature per position, not per sample, so "
+                "its gradient is no outer product"
+            )
+        if not (same(out, logits) or same_but_for_shifts(out, logits)):
+            raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
+        alike = entering.to(self.layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
+        if not self.is_proven and not close(out, plain_output(self.layer, alike)):
+            raise self.unfit("changes its input, its weight or its output beside the product of the two")
+        self.is_proven = True
+        return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
+
+    def unfit(self, reason: str) -> Problem:
+        """What to say of a layer that the closed form does not hold for."""
+        weight = f"{self.name}.weight" if self.name else "weight"
+        return Problem(
+            f"the layer '{self.name}' {reason}; name another with head=, or pass parameters='{weight}', which takes a "
+            "backward pass and asks nothing of the layer"
+        )
+
+
+# --- The one look: what a network makes of every row, batch by batch, and the linear layer that it ends in
+
+__all__ = ["Outputs", "call", "collect", "evaluating", "find_head", "look", "predict", "reduce"]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Features (n, h) that enter the last layer, logits (n, k) that leave it, labels (n,)."""
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+
+    @property
+    def residual(self) -> Tensor:
+        """(n, k) softmax - onehot; the label's entry as minus the sum of the others, exact where softmax is near 1."""
+        residual = self.logits.softmax(1)
+        label = self.labels[:, None]
+        residual = residual.scatter(1, label, 0)
+        return residual.scatter(1, label, -residual.sum(1, keepdim=True))
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    if any(mode for _, mode in modes):  # setting a mode takes as long as a small layer
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            if module.training != mode:
+                module.training = mode
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode and without gradients; afterwards every module is in the mode it was in."""
+    try:
+        with modes_kept(model), torch.no_grad():  # not inference mode: what a network caches must stay trainable
+            yield
+    finally:
+        torch.clear_autocast_cache()  # else a training under the same autocast would meet weights without gradients
+
+
+def look(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    head: nn.Module | str | None = None,
+    device: torch.device | str = "cpu",
+) -> Iterator[Outputs]:
+    """One forward pass in eval mode over the batches, which come out as outputs in the same order."""
+    batches, network = iter(batches), bare(model)
+    last: Head | None = None
+    while True:
+        with evaluating(model), eager(model):  # per batch: a consumer may train in between, and modes are never left
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch = batch.to(device)
+            last = last or Head.of(model, head, batch.x)
+            with last.watched():
+                logits = call(network, batch.x)
+            features, logits = last.features_and_logits(logits, len(batch))
+            check_labels(batch.y, logits.shape[1], batch.rows)
+        yield Outputs(features, logits, batch.y)
+
+
+def collect(outputs: Iterable[Outputs]) -> Outputs:
+    """All outputs as one, on the CPU."""
+    kept = [(each.features.cpu(), each.logits.cpu(), each.labels.cpu()) for each in outputs]
+    if not kept:
+        raise Misuse("the dataset has no rows; give it at least one")
+    features, logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    return Outputs(features, logits, labels)
+
+
+def reduce(outputs: Iterable[Outputs], score: Callable[[Outputs], Tensor]) -> Tensor:
+    """(n,) one number per row, computed batch by batch: features are never held together."""
+    parts = [score(each).cpu() for each in outputs]
+    if not parts:
+        raise Misuse("the dataset has no rows; give it at least one")
+    return torch.cat(parts)
+
+
+def predict(model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu") -> Tensor:
+    """(n, k) logits in eval mode."""
+    with evaluating(model):
+        return torch.cat([call(model, batch.to(device).x).cpu() for batch in batches])

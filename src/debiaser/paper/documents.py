@@ -1,0 +1,167 @@
+"""The tables in README and docs, made from `results/`: no number in a document is typed by hand.
+
+`python -m debiaser.paper.documents` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
+with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
+`<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these,
+and `usual`, to show no runs with fields changed. A file in place of a dataset (`search/bpa_clusters.json`) is shown as
+its "rows" are; `theory` is the table of verdicts; `speed` is what `debiaser bench` measured; `studies` is what every
+study says, `studies summary` a line of each.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from debiaser.errors import Problem
+from debiaser.io import write_json, write_text
+from debiaser.paper.results import MEASURED_PARTS, Result, measured, read_result
+from debiaser.paper.spec import planned_spec
+from debiaser.paper.studies import STUDIES
+from debiaser.paper.studies.tally import Scale, checked, findings, gather, reason
+from debiaser.report import studies as report
+from debiaser.report.speed import markdown
+from debiaser.report.tables import METHODS, markdown_table, own_row, record_table, regret_row, summary_rows
+
+SEEDS = 3  # that every study should have, but those that need more
+NOT_RUN = "*Not run yet.*\n"
+MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def collect(runs: Path, results: Path) -> int:
+    """How many finished runs below a folder were copied to `results/<dataset>/<key>.json`."""
+    count = 0
+    for path in sorted(runs.rglob("result.json")):
+        result = read_result(path.parent)
+        if result is None:
+            continue
+        if MEASURED_PARTS[0] not in result:  # made before runs kept these parts
+            result |= measured(path.parent)
+        copy = results / str(result["dataset"]) / f"{result['key']}.json"
+        write_json(copy, {**measured_before(copy, result), **result})
+        count += 1
+    return count
+
+
+def measured_before(copy: Path, result: Result) -> Result:
+    """The copy that is kept of this result, if its model is the same: parts may have been measured after the run."""
+    try:
+        before = checked(copy, copy.stem)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return before if before["metrics"] == result["metrics"] else {}
+
+
+def read_results(results: Path, dataset: str) -> tuple[list[Result], list[str]]:
+    """The kept results of a dataset, and a sentence for each file that is none and was left out."""
+    found: list[Result] = []
+    left_out = []
+    for path in sorted((results / dataset).glob("*.json")):
+        try:
+            found.append(checked(path, path.stem))
+        except (OSError, ValueError, RecursionError) as error:
+            left_out.append(f"*Left out*: {dataset}/{path.name}: {reason(error)}.")
+    return found, left_out
+
+
+def table(results: Path, what: str) -> str:
+    """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `regret`, `theory`, `speed`, `studies`."""
+    if what == "theory":
+        return theory_table(results)
+    if what == "speed":
+        return speed_table(results.parent / "benchmarks" / "results" / "speed.json")
+    dataset, *filters = what.split()
+    if dataset in {"own", "regret"}:
+        own = {path.stem: json.loads(path.read_text()) for path in sorted((results / "own").glob("*.json"))}
+        if dataset == "own":
+            return record_table([own_row(*each) for each in own.items()]) + "\n"
+        return record_table([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
+    if dataset == "studies":
+        return studies(results, "summary" in filters) + "\n"
+    if dataset.endswith(".json"):
+        path = results / dataset
+        return record_table(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
+    found, left_out = read_results(results, dataset)
+    for condition in filters:
+        name, _, value = condition.partition("=")
+        if name == "usual":
+            found = [result for result in found if is_usual(result)]
+            continue
+        found = [each for each in found if str(each.get(name, each["spec"]["fields"].get(name))) == value]
+    rows = markdown_table(summary_rows(found)) if found else NOT_RUN.rstrip()
+    return "\n\n".join([rows, *left_out]) + "\n"
+
+
+def is_usual(result: Result) -> bool:
+    """Whether a run has no fields, noise, epochs or network but those of the settings."""
+    seed = int(result["seed"])
+    if result["method"] not in METHODS:
+        return False  # a method of one's own
+    spec = planned_spec(result["dataset"], result["method"], result["rho"], result["recipe"], seed=seed)
+    return bool(spec.key == result["key"])
+
+
+def studies(results: Path, short: bool) -> str:
+    """What every study says of all results at the recipe `fast`, and which of three seeds lack; or a line of each."""
+    store = gather(results / "no runs", results)
+    found = [findings(each, store, Scale("fast"), Scale("fast", SEEDS)) for each in STUDIES.values()]
+    if short:
+        return report.summary(found)
+    left_out = [f"*Left out*: {each}" for each in store.left_out]
+    return "\n\n".join([report.summary(found), *left_out, *(report.markdown(each) for each in found)])
+
+
+def theory_table(results: Path) -> str:
+    """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
+    path = results / "theory.json"
+    if not path.exists():
+        return NOT_RUN
+    found = json.loads(path.read_text())["statements"]
+    cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
+    cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
+
+
+def speed_table(path: Path) -> str:
+    """What `debiaser bench` wrote; a quick one is no measurement."""
+    found = json.loads(path.read_text()) if path.exists() else {"quick": True}
+    return NOT_RUN if found["quick"] else markdown(found) + "\n"
+
+
+def renew(text: str, results: Path) -> str:
+    """The document with every marked table made anew."""
+    return MARK.sub(lambda mark: f"{mark[1]}\n{table(results, mark['what'])}\n{mark[3]}", text)
+
+
+def documents(root: Path) -> Iterable[Path]:
+    """The documents that may hold tables."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def main(arguments: list[str]) -> None:
+    """Renew, or check, all documents of the checkout that is the current folder."""
+    parser = argparse.ArgumentParser(prog="python -m debiaser.paper.documents")
+    parser.add_argument("--collect", type=Path)
+    parser.add_argument("--check", action="store_true")
+    chosen, root = parser.parse_args(arguments), Path.cwd()
+    if chosen.collect:
+        collect(chosen.collect, root / "results")
+    stale = []
+    for path in documents(root):
+        text = path.read_text()
+        renewed = renew(text, root / "results")
+        if renewed != text:
+            stale.append(str(path.relative_to(root)))
+            if not chosen.check:
+                write_text(path, renewed)
+    if stale and chosen.check:
+        raise Problem(f"tables are not up to date in {', '.join(stale)}: run `make results`")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Problem as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,324 @@
+"""The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed."""
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, Dataset
+
+from debiaser.data.augment import PAPER
+from debiaser.data.images import Files, Pictures
+from debiaser.data.split import Split
+from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
+from debiaser.learn.forward import evaluating
+from debiaser.learn.gradient_norms import gradient_norms
+from debiaser.learn.losses import Supervised
+from debiaser.learn.machine import keep_freed_memory
+from debiaser.learn.nets import SimConv1, new_net
+from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampler import ScoreSampler, Shuffle
+from debiaser.methods.pgd import PGD
+from debiaser.methods.task import Task
+from debiaser.methods.vanilla import Vanilla
+from debiaser.paper.speed import timing
+from debiaser.paper.speed.timing import Way, in_fresh_process
+
+# --- What people write instead: a Dataset that treats one picture at a time with Pillow, stock layers, a plain loop
+
+assert PAPER.crop is not None
+LOW, HIGH = PAPER.crop
+
+
+def stock_simconv1(classes: int = 10) -> nn.Sequential:
+    """SimConv-1 of stock layers."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.AvgPool2d(2)),
+        *(nn.Conv2d(8, 32, 4), nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.5), nn.AvgPool2d(2)),
+        *(nn.Conv2d(32, 64, 4), nn.ReLU(), nn.BatchNorm2d(64), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(64, classes)),
+    )
+
+
+class Augmented(Dataset[tuple[Tensor, int]]):
+    """8-bit pictures, each augmented by Pillow when it is asked for."""
+
+    def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
+        self.pixels, self.labels = pixels, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        return as_tensor(augment(Image.fromarray(self.pixels[row]), rng)), int(self.labels[row])
+
+
+class Opened(Dataset[Tensor]):
+    """Picture files, each opened, resized and made a float tensor when it is asked for."""
+
+    def __init__(self, paths: list[str], size: int) -> None:
+        self.paths, self.size = paths, size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> Tensor:
+        with Image.open(self.paths[row]) as image:
+            return as_tensor(image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR))
+
+
+def as_tensor(image: Image.Image) -> Tensor:
+    """(3, h, w) floats in [0, 1]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+
+
+def augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Crop and rotation as one affine transform, then saturation and hue, as the paper's augmentation has them."""
+    width, height = image.size
+    w, h, left, top = draw_crop(width, height, rng)
+    angle = math.radians(rng.uniform(-PAPER.rotate, PAPER.rotate))
+    a, b = w / width * math.cos(angle), w / width * math.sin(angle)
+    d, e = -h / height * math.sin(angle), h / height * math.cos(angle)
+    c = left + w / 2 - (a * width + b * height) / 2
+    f = top + h / 2 - (d * width + e * height) / 2
+    image = image.transform((width, height), Image.Transform.AFFINE, (a, b, c, d, e, f), Image.Resampling.BILINEAR)
+    image = ImageEnhance.Color(image).enhance(rng.uniform(1 - PAPER.saturation, 1 + PAPER.saturation))
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue, dtype=np.int16) + round(rng.uniform(-PAPER.hue, PAPER.hue) * 255)
+    return Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+
+
+def draw_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Width, height, left and top of a random crop; the whole picture after ten that do not fit."""
+    for _ in range(10):
+        ratio = math.exp(rng.uniform(math.log(PAPER.ratio[0]), math.log(PAPER.ratio[1])))
+        area = width * height * rng.uniform(LOW, HIGH)
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if w <= width and h <= height:
+            return w, h, int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+    return width, height, 0, 0
+
+
+def kornia_augmentation() -> Any | None:
+    """The same with kornia's batched layers, if kornia is installed."""
+    try:
+        from kornia import augmentation
+    except ImportError:
+        return None
+    return nn.Sequential(
+        augmentation.RandomResizedCrop((28, 28), scale=(LOW, min(HIGH, 1.0)), ratio=PAPER.ratio),
+        augmentation.RandomRotation(PAPER.rotate, p=1.0),
+        augmentation.ColorJitter(0.0, 0.0, PAPER.saturation, PAPER.hue, p=1.0),
+    )
+
+
+Ways = dict[str, Way]
+BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
+
+
+@contextmanager
+def training(quick: bool) -> Iterator[Ways]:
+    """Training steps with augmentation: ours, the same of stock layers, and a DataLoader that augments with Pillow."""
+    steps, split = (2 if quick else 60), timing.coloured_digits(4 * BATCH if quick else 128 * BATCH)
+    yield {
+        "ours": Way(our_steps(SimConv1(), split, steps)),
+        "the same loop, stock layers": Way(our_steps(stock_simconv1(), split, steps)),
+        "DataLoader and Pillow": Way(usual_steps(split, steps, 0 if quick else WORKERS)),
+    }
+
+
+def our_steps(model: nn.Module, split: Split, steps: int) -> Callable[[], None]:
+    """So many training steps of our loop on these rows."""
+    recipe, objective = Recipe(batch_size=BATCH, lr=0.02), Supervised(model).train()
+    stage, optimizer = Stage("speed", split, recipe, 0, augment=PAPER), new_optimizer(recipe, objective)
+    parts, generator = split_rows(Shuffle(len(split)).draw(0), BATCH), torch.Generator()
+
+    def run() -> None:
+        for part in itertools.islice(itertools.cycle(parts), steps):
+            step(objective, optimizer, stage, part, generator)
+
+    return run
+
+
+def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
+    """So many steps as people write them: a DataLoader that augments with Pillow, stock layers, a plain loop."""
+    rows = Augmented(timing.as_bytes(split), split.y.numpy())
+    loader = DataLoader(rows, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    model = stock_simconv1().train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def run() -> None:
+        for x, y in itertools.islice(batches, steps):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return run
+
+
+@contextmanager
+def whole(quick: bool) -> Iterator[Ways]:
+    """PGD from start to end, and two vanilla trainings, each as long as one of its stages."""
+    split = timing.coloured_digits(2 * BATCH if quick else 20 * BATCH)
+    recipe = Recipe(epochs=1 if quick else 10, batch_size=BATCH, lr=0.02)
+
+    def run(*methods: PGD | Vanilla) -> None:
+        for method in methods:
+            method.fit(Task(split, lambda seed: new_net("simconv1", 10, seed), recipe, augment=PAPER))
+
+    single = Vanilla(length=1 / recipe.single_stage)
+    yield {"ours": Way(partial(run, PGD())), "two vanilla trainings": Way(partial(run, single, single))}
+
+
+@contextmanager
+def scoring(quick: bool) -> Iterator[Ways]:
+    """Per-sample gradient norms in the last layer of SimConv-1."""
+    rows = 64 if quick else 4096
+    split, few = timing.coloured_digits(rows), 8 if quick else 128
+    torch.manual_seed(0)
+    model = SimConv1().eval()
+    x, y = split.batch(torch.arange(rows)).x, split.y
+
+    def forward() -> None:
+        with evaluating(model):
+            for part in torch.split(x, 256):
+                model(part)
+
+    def each() -> Tensor:
+        found = []
+        for one, label in zip(torch.split(x[:few], 1), torch.split(y[:few], 1), strict=True):
+            model.zero_grad()
+            F.cross_entropy(model(one), label).backward()  # type: ignore[no-untyped-call]
+            found.append(model.fc.weight.grad.norm())  # type: ignore[union-attr]
+        model.zero_grad()
+        return torch.stack(found)
+
+    ways = {
+        "ours": Way(partial(gradient_norms, model, split)),
+        "a forward pass alone": Way(forward),
+        "one backward per sample": Way(each, rows / few),
+        "vmap of grad": Way(partial(by_vmap, model, x[: few * 4], y[: few * 4]), rows / min(rows, few * 4)),
+    }
+    yield ways | by_opacus(model, x, y)
+
+
+def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """As the tutorials of torch.func do it, 32 samples at a time."""
+    values = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, values, (one[None],)), label[None])
+
+    each_gradient = vmap(grad(loss), in_dims=(None, 0, 0))
+    parts = [
+        each_gradient(values, a, b)["fc.weight"] for a, b in zip(torch.split(x, 32), torch.split(y, 32), strict=True)
+    ]
+    return torch.cat([part.flatten(1).norm(dim=1) for part in parts])
+
+
+def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
+    """opacus on the last layer alone, which is its fastest; nothing where it is not installed."""
+    try:
+        from opacus import GradSampleModule
+    except ImportError:
+        return {}
+    copy = SimConv1()
+    weight: Any = copy.fc.weight  # opacus gives it the gradients of the samples
+    copy.load_state_dict(model.state_dict())
+    for name, parameter in copy.named_parameters():
+        parameter.requires_grad_(name == "fc.weight")
+    wrapped = GradSampleModule(copy, strict=False)
+    for module in wrapped.modules():  # opacus sees nothing in eval mode; what has no gradient stays in it
+        module.training = any(each.requires_grad for each in module.parameters(recurse=False))
+
+    def run() -> Tensor:
+        found = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that its hooks see inputs without gradients, which is meant
+            for a, b in zip(torch.split(x, 256), torch.split(y, 256), strict=True):
+                wrapped.zero_grad()
+                F.cross_entropy(wrapped(a), b).backward()  # type: ignore[no-untyped-call]
+                found.append(weight.grad_sample.flatten(1).norm(dim=1))
+        return torch.cat(found)
+
+    return {"opacus, last layer": Way(run)}
+
+
+@contextmanager
+def sampling(quick: bool) -> Iterator[Ways]:
+    """An epoch of rows drawn by score."""
+    rows, scanned = (500, 5) if quick else (54_000, 200)
+    rng = np.random.default_rng(0)
+    sampler = ScoreSampler(rng.lognormal(0, 2, rows))
+    shares = torch.from_numpy(sampler.probabilities)
+
+    def scan() -> None:
+        for _ in range(scanned):
+            rng.choice(rows, p=sampler.probabilities)
+
+    yield {
+        "ours": Way(partial(sampler.draw, 0)),
+        "a scan per draw": Way(scan, rows / scanned),
+        "torch.multinomial": Way(lambda: torch.multinomial(shares, rows, replacement=True)),
+    }
+
+
+@contextmanager
+def augmenting(quick: bool) -> Iterator[Ways]:
+    """A batch of 28-pixel pictures augmented as in the paper."""
+    rows = 16 if quick else 8 * BATCH
+    split = timing.coloured_digits(rows)
+    x, pixels = split.batch(torch.arange(rows)).x, timing.as_bytes(split)
+    generator, rng, layers = torch.Generator(), np.random.default_rng(0), kornia_augmentation()
+
+    def by_pillow() -> None:
+        for picture in pixels:
+            as_tensor(augment(Image.fromarray(picture), rng))
+
+    def in_batches(change: object) -> None:
+        for part in torch.split(x, BATCH):
+            change(part)  # type: ignore[operator]
+
+    ways = {"ours": Way(partial(in_batches, lambda part: PAPER(part, generator))), "Pillow": Way(by_pillow)}
+    yield ways | ({"kornia": Way(partial(in_batches, layers))} if layers is not None else {})
+
+
+@contextmanager
+def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
+    """JPEG files as batches of 224-pixel floats."""
+    with timing.jpegs(4 if quick else 400 * SIZE // side, side) as paths:
+        workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
+        pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
+        loader = DataLoader(Opened(paths, SIZE), PICTURES, num_workers=workers, persistent_workers=not quick)
+        keep_freed_memory()  # as the commands that train do
+
+        def ours() -> int:
+            return sum(len(batch.float().div_(255)) for _, batch in pictures.stream(rows, SIZE, PICTURES, WORKERS))
+
+        yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
+
+
+@contextmanager
+def starting(quick: bool) -> Iterator[Ways]:  # noqa: ARG001 (nothing here can be smaller)
+    """A Python that starts: to show the help of the command, to import the package, to import torch."""
+
+    def by(*words: str) -> Way:
+        return Way(partial(in_fresh_process, *words))
+
+    yield {
+        "ours": by("-m", "debiaser", "--help"),
+        "import debiaser": by("-c", "import debiaser"),
+        "import torch": by("-c", "import torch"),
+        "Python alone": by("-c", ""),
+    }
