@@ -4,7 +4,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -265,6 +265,40 @@ def same_but_for_shifts(out: Tensor, logits: Tensor) -> bool:
     return bool((apart.abs() <= tolerance * (1 + flat.abs().amax(1, keepdim=True))).all())
 
 
+@contextmanager
+def watching(layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor, Tensor], None]) -> Iterator[None]:
+    """Inside, `see(layer, input, output)` is called after every run of one of these layers."""
+
+    def hook(layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], out: Tensor) -> None:
+        see(layer, args[0] if args else next(iter(named.values())), out)
+
+    hooks = [layer.register_forward_hook(hook, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def features_and_logits(model: nn.Module, x: Any, head: nn.Module | str) -> tuple[Tensor, Tensor]:
+    """(b, h) the features that enter the last layer and the logits, both with gradient, in the mode the model is in.
+
+    `head` is that layer or its name; `last_layer(model, batch)` finds it once. For a training step: nothing is checked.
+    """
+    layer, features = model.get_submodule(head) if isinstance(head, str) else head, list[Tensor]()
+    with watching([layer], lambda _, entering, __: features.append(entering)):
+        logits = call(model, x)
+    return features[-1].flatten(1), logits
+
+
+def last_layer(model: nn.Module, batch: Batch) -> nn.Module:
+    """The linear layer that gives the logits, found in eval mode; refused if they are no linear map of its input."""
+    with evaluating(model):
+        head = Head.of(model, None, batch.x)
+        head.features_and_logits(model, batch)
+    return head.layer
+
+
 def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     """The linear layer whose output is the model's logits, found by watching two samples pass through.
 
@@ -272,16 +306,12 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     """
     seen: list[tuple[nn.Module, Tensor]] = []
 
-    def see(module: nn.Module, _: Any, out: Tensor) -> None:
-        if out.numel() <= max(2, len(out)) * width(module):  # one vector per sample
-            seen.append((module, out.detach().clone()))  # a copy, since what follows may be in place
+    def see(layer: nn.Module, _: Tensor, out: Tensor) -> None:
+        if out.numel() <= max(2, len(out)) * width(layer):  # one vector per sample
+            seen.append((layer, out.detach().clone()))  # a copy, since what follows may be in place
 
-    hooks = [module.register_forward_hook(see) for module in model.modules() if is_linear(module)]
-    try:
+    with watching(filter(is_linear, model.modules()), see):
         logits = call(model, each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor))
-    finally:
-        for hook in hooks:
-            hook.remove()
     found = [module for module, out in seen if same(out, logits)]
     if shifted and not found:
         found = [module for module, out in seen if same_but_for_shifts(out, logits)]
@@ -325,12 +355,10 @@ def by_name(model: nn.Module, name: str) -> nn.Module:
 
 @dataclass
 class Head:
-    """The last layer, and what entered and left it in the pass that is being watched."""
+    """The last layer of a network, and whether its output is known to be a plain product of input and weight."""
 
     layer: nn.Module
     name: str
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
     is_proven: bool = False
 
     @classmethod
@@ -339,28 +367,19 @@ class Head:
         layer = named_head(model, head, x)
         return cls(layer, next(name for name, module in bare(model).named_modules() if module is layer))
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Inside, what enters and leaves the layer is kept."""
-        self.inputs.clear()
-        self.outputs.clear()
+    def features_and_logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(b, h) and (b, k) of one pass, checked: the logits are a linear map of one feature per sample."""
+        seen: list[tuple[Tensor, Tensor]] = []
 
-        def see(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], out: Tensor) -> None:
-            self.inputs.append(args[0] if args else next(iter(named.values())))
+        def see(_: nn.Module, entering: Tensor, out: Tensor) -> None:
             small = out.numel() == len(out) * width(self.layer)
-            self.outputs.append(out.clone() if small else out)  # a copy, since what follows may be in place
+            seen.append((entering, out.clone() if small else out))  # a copy, since what follows may be in place
 
-        hook = self.layer.register_forward_hook(see, with_kwargs=True)
-        try:
-            yield
-        finally:
-            hook.remove()
-
-    def features_and_logits(self, logits: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """(b, h) and (b, k) of the pass that was watched, if the logits are a linear map of one feature per sample."""
-        if len(self.inputs) != 1:
-            raise self.unfit(f"ran {len(self.inputs)} times in one pass; it must run once per sample")
-        entering, out, k = self.inputs.pop(), self.outputs.pop(), width(self.layer)
+        with watching([self.layer], see):
+            logits = call(model, batch.x)
+        if len(seen) != 1:
+            raise self.unfit(f"ran {len(seen)} times in one pass; it must run once per sample")
+        (entering, out), rows, k = seen.pop(), len(batch), width(self.layer)
         if getattr(self.layer, "groups", 1) != 1:
             raise self.unfit("is a grouped convolution, whose gradient is no outer product")
         if entering.numel() != rows * int(self.layer.weight.shape[1]) or out.numel() != rows * k:  # type: ignore[index]
@@ -447,9 +466,7 @@ def look(
                 return
             batch = batch.to(device)
             last = last or Head.of(model, head, batch.x)
-            with last.watched():
-                logits = call(network, batch.x)
-            features, logits = last.features_and_logits(logits, len(batch))
+            features, logits = last.features_and_logits(network, batch)
             check_labels(batch.y, logits.shape[1], batch.rows)
         yield Outputs(features, logits, batch.y)
 

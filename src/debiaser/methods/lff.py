@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, known
-from debiaser.learn.forward import Head, Outputs, call, evaluating
+from debiaser.learn.forward import Outputs, call, features_and_logits, last_layer
 from debiaser.learn.gradient_norms import grad_norm
 from debiaser.learn.losses import Objective, RowAverage, check_alpha, check_ema, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Task
@@ -103,26 +103,11 @@ def logits_and_score(model: nn.Module, batch: Batch, head: nn.Module | None) -> 
     if head is None:
         logits = call(model, batch.x)
         return logits, cross_entropy(logits, batch.y).detach()
-    entering: list[Tensor] = []
-    # For this one pass only: a hook that stayed would go into every copy of the network.
-    hook = head.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0].detach()))
-    try:
-        logits = call(model, batch.x)
-    finally:
-        hook.remove()
-    return logits, grad_norm()(Outputs(entering[-1].flatten(1), logits.detach().flatten(1), batch.y))
+    features, logits = features_and_logits(model, batch.x, head)
+    return logits, grad_norm()(Outputs(features.detach(), logits.detach().flatten(1), batch.y))
 
 
 def find_heads(task: Task, biased: nn.Module, debiased: nn.Module) -> Heads:
     """The last layers of both networks."""
     batch = next(task.train.batches(2)).to(task.device)
-
-    def head_of(model: nn.Module) -> nn.Module:
-        with evaluating(model.to(task.device)):
-            head = Head.of(model, None, batch.x)
-            with head.watched():
-                logits = call(model, batch.x)
-            head.features_and_logits(logits, len(batch))  # refuses a head whose gradient is no outer product
-            return head.layer
-
-    return head_of(biased), head_of(debiased)
+    return last_layer(biased.to(task.device), batch), last_layer(debiased.to(task.device), batch)
