@@ -176,8 +176,6 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "views": VIEWS,
         "suspects": SUSPECTS,
         "repair": repair(names),
-        "field": estimate(21.0, 15.0, 27.0)
-        | {"n": 400, "sentence": "In the field 21.0% [15.0, 27.0] of 400 cases go against the rule."},
         "kinds": {"asserted": True, "why": ""},
         "planted": {"sentence": "Checked on rows made on purpose: of 600 the easy model misses 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),

@@ -166,28 +166,6 @@ def test_a_file_of_marks_from_elsewhere_is_told_before_any_training(
     assert done.returncode == 1 and "another dataset" in done.stderr and not list(tmp_path.glob("out/work/*"))
 
 
-def fields(folder: Path) -> dict[str, str]:
-    """Field folders that do not fit pictures of 28 pixels, and what is said of each."""
-    for name in ("texts", "large", "empty"):
-        (folder / name).mkdir(parents=True)
-    (folder / "texts" / "a.txt").write_text("a text")
-    Image.new("RGB", (900, 700)).save(folder / "large" / "a.png")
-    return {
-        "texts": "holds texts, the data are pictures",
-        "large": "about 900 pixels a side, the data's about 28",
-        "empty": "holds no pictures",
-        "nowhere": "no field folder",
-    }
-
-
-def test_a_field_of_another_kind_or_size_is_one_clear_line(pictures: Path, cache: Path, tmp_path: Path) -> None:
-    for name, words in fields(tmp_path / "field").items():
-        where = ("--field", str(tmp_path / "field" / name), "--out", str(tmp_path / "out"), "--quiet")
-        done = debiaser("audit", str(pictures), *where)
-        assert done.returncode == 1 and words in done.stderr, done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1 and not list(tmp_path.glob("out/work/*"))
-
-
 def test_a_unit_column_with_one_unit_is_one_clear_line(cache: Path, tmp_path: Path) -> None:
     lines = [f"some words {row} and more {row * 7},{'ab'[row % 2]},p1" for row in range(60)]
     (tmp_path / "one.csv").write_text("\n".join(["text,label,patient", *lines]) + "\n")

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from debiaser.auditing.api import Request, named_options, what_next
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.existing_model import examine_model
-from debiaser.auditing.field import find_field
 from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import prepare
 from debiaser.auditing.marks import match_marks
@@ -21,7 +19,6 @@ from debiaser.auditing.selection import pays
 from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.cli import console
 from debiaser.cli.own import told
-from debiaser.data.images import Files, Pictures
 from debiaser.data.own import Columns, read_own
 from debiaser.errors import Problem, printable
 from debiaser.learn.encoders import Encoder
@@ -163,39 +160,3 @@ def test_marks_of_other_data_with_the_same_names_are_refused(tmp_path: Path) -> 
         marked("id,mark,label\n1,aligned,cat\n2,aligned,cat\n")
     with pytest.raises(Problem, match="marks '1' in two ways"):
         marked("id,mark\n1,aligned\n1,mislabelled\n")
-
-
-def test_a_field_is_compared_with_usual_pictures_and_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
-    names = []
-    for number in range(6):
-        names.append(str(tmp_path / f"{number}.png"))
-        if number % 3:
-            Image.new("RGB", (30, 20)).save(names[-1])
-        else:
-            (tmp_path / f"{number}.png").write_bytes(b"no picture")
-    sides = np.full((9, 2), 30)
-    sides[0] = 900  # one huge picture among small ones
-    own = SimpleNamespace(kind="image", inputs=Pictures(["a"] * 9, Files(["a"] * 9), sides))
-    field = find_field(tmp_path, SimpleNamespace(own=own, size=28))  # type: ignore[arg-type]
-    assert field.read(0, 6).shape == (6, 3, 28, 28)
-    assert field.readable(0, 6).tolist() == [False, True, True] * 2 and field.failed == names[::3]
-    with pytest.raises(Problem, match="about 30 pixels a side, the data's about 900"):
-        sides[:] = 900
-        own.inputs = Pictures(["a"] * 9, Files(["a"] * 9), sides)
-        find_field(tmp_path, SimpleNamespace(own=own, size=28))  # type: ignore[arg-type]
-
-
-def test_a_field_of_texts_is_read_as_the_data_is(tmp_path: Path) -> None:
-    subject = SimpleNamespace(own=SimpleNamespace(kind="text"), size=0)
-    table, picture = tmp_path / "field.csv", tmp_path / "a.png"
-    one, other = "a review that is long enough to be one", "another column of texts as long as the first"
-    table.write_text(f"said,noted\n{one},{other}\n  ,{other}\n")
-    Image.new("RGB", (9, 9)).save(picture)
-    assert find_field(table, subject, column="said").inputs == [one]  # type: ignore[arg-type]
-    with pytest.raises(Problem, match="several columns could be the text"):
-        find_field(table, subject, column="body")  # type: ignore[arg-type]
-    with pytest.raises(Problem, match="holds pictures, the data are texts"):
-        find_field(picture, subject)  # type: ignore[arg-type]
-    table.write_text("said\n  \n \n")
-    with pytest.raises(Problem, match=r"nothing to (read|examine)"):
-        find_field(table, subject, column="said")  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from debiaser.auditing.candidates import MAX_COST, Trial
 from debiaser.auditing.examine import Examined, Plan, examine
 from debiaser.auditing.existing_model import examine_answers, examine_model
 from debiaser.auditing.export import export_model, write_evaluation
-from debiaser.auditing.field import estimate_share, find_field
 from debiaser.auditing.findings import Findings, choose, rows_of, summarise
 from debiaser.auditing.inputs import Changed, Subject, own_of, prepare
 from debiaser.auditing.marks import apply_confirmed, match_marks
@@ -45,10 +44,7 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
             "held-out rows and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
         )
     else:
-        steps.append(
-            "Collect rows from where the model failed in the field: they show what this data cannot. Labels are not "
-            "needed; the lines below take their folder."
-        )
+        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
     return {"sentences": steps, "snippet": snippet(examined, options, model_dir)}
 
 
@@ -64,8 +60,7 @@ def snippet(examined: Examined, options: dict[str, Any], model_dir: str | None) 
             "loader = DataLoader(dataset, 128, sampler=sampler)"
         )
     verb = "debias" if examined.verdict == BIASED else "audit"
-    told = options if verb == "debias" else {**options, "field": "FOLDER_FROM_THE_FIELD"}
-    named = "".join(f", {name}={value!r}" for name, value in {**told, "out": f"debiaser-{verb}"}.items())
+    named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
     return f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
 
 
@@ -83,7 +78,6 @@ class Request:
     in_sample: bool = False
     matters: tuple[str, ...] = ()
     confirmed: Path | None = None
-    field: Path | None = None
     max_cost: float = MAX_COST
     redact: frozenset[str] = frozenset()
     out: Path | None = None
@@ -94,11 +88,6 @@ class Request:
         for name, value, least in (("seed", self.seed, 0), ("epochs", self.epochs, 1), ("max_cost", self.max_cost, 0)):
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
-
-    @property
-    def input_column(self) -> str | None:
-        """The column of pictures or texts that was named."""
-        return self.columns.image or self.columns.text
 
     def plan(self) -> Plan:
         """How the rows are examined."""
@@ -187,15 +176,8 @@ def look(subject: Subject, pool: Any, request: Request) -> Examined:
     """The rows examined, with what a person has confirmed about them; bad files are told before any training."""
     if request.confirmed:
         match_marks(subject.own, pool, Path(request.confirmed))
-    if request.field:
-        find_field(Path(request.field), subject, request.seed, request.input_column)
     examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
     return apply_confirmed(examined, Path(request.confirmed)) if request.confirmed else examined
-
-
-def in_the_field(examined: Examined, request: Request) -> dict[str, Any] | None:
-    """How many cases go against the rule where the model is used; None where nobody asked."""
-    return estimate_share(examined, Path(request.field), request.input_column) if request.field else None
 
 
 def work_folder(own: OwnData, request: Request) -> Path:
@@ -206,10 +188,9 @@ def work_folder(own: OwnData, request: Request) -> Path:
 def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
-    field = {"field": in_the_field(examined, request)} if request.field and "field" not in more else {}
     told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
     made = {"seed": request.seed, "environment": environment("cpu")}
-    summary = {**summarise(examined, chosen), **told, **field, **more, **made}
+    summary = {**summarise(examined, chosen), **told, **more, **made}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         keep(examined, chosen, findings, request.out, request.redact, trial)
@@ -230,11 +211,8 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         held_out = own.rows("test").numpy()
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
-        field = in_the_field(examined, request)
         train, valid = (own.rows(part).numpy() for part in ("train", "valid"))
-        trial, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost, field)
-        if field is not None:
-            more["field"] = field
+        trial, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost)
         folder = work_folder(own, request) / "model"
         export_model(folder, subject, examined, trial, more["repair"])
         write_evaluation(folder.parent / "evaluation.json", subject, trial, more["repair"])

@@ -98,14 +98,6 @@ def pays(even: Estimate, cost: float, gain: float) -> str:
     return f"{told} {points}."
 
 
-def compared(sentence: str, here: dict[str, Any], field: dict[str, Any] | None) -> str:
-    """The sentence with the shares of such cases in this data and, where it was looked at, in the field."""
-    told = f"{sentence[:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%"
-    if field is not None and field["value"] is not None:
-        told += f"; the field folder: {field['value']:.1f}% [{field['low']:.1f}, {field['high']:.1f}]"
-    return told + "."
-
-
 MOST = 1000  # validation rows that are planted
 
 
@@ -290,7 +282,7 @@ def criterion(means: Vector, trial: Trial, planted: PlantedTrial | None, turns: 
 
 
 def prove(
-    examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float, field: Any
+    examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float
 ) -> tuple[Trial, dict[str, Any]]:
     """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit.
 
@@ -308,7 +300,10 @@ def prove(
     more = report_trial(trial, choice.rival, own, max_cost)
     paid = price(trial, choice.rival, desk.seed)
     if paid is not None:
-        paid["sentence"] = compared(paid["sentence"], conflicting_share(examined).plain, field)
+        here = conflicting_share(examined).plain
+        paid["sentence"] = (
+            f"{paid['sentence'][:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%."
+        )
     after = [each.plain for each in reliances_after(examined, rehearsal, choice.rival)]
     more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
     more["selection"], more["price"] = choice.plain, paid

@@ -31,10 +31,6 @@ Workers = Annotated[int, typer.Option(help="Processes; by default one per core."
 InSample = Annotated[bool, typer.Option("--in-sample", help="Plain PGD scores: by a model trained on these rows.")]
 Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
 Confirmed = Annotated[Path | None, typer.Option(help="The CSV that the page saved: what you marked in it.")]
-Field = Annotated[
-    Path | None,
-    typer.Option(help="Pictures or texts from where the model failed; labels are not needed."),
-]
 Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
 FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
 Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
@@ -59,7 +55,6 @@ def audit(
     in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
-    field: Field = None,
     redact: Redact = "",
     fail_if: FailIf = "",
     baseline: Baseline = None,
@@ -78,7 +73,7 @@ def audit(
     with reporting(quiet) as listener:
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, field, redact=redactions(redact), out=out, listener=listener,
+            names(matters), confirmed, redact=redactions(redact), out=out, listener=listener,
         )  # fmt: skip
         if probs is not None:
             findings = api.audit_answers(source, read_array(probs), features and read_array(features), request)
@@ -107,7 +102,6 @@ def debias(
     in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
-    field: Field = None,
     max_cost: Annotated[float, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = 2.0,
     redact: Redact = "",
     fail_if: FailIf = "",
@@ -127,7 +121,7 @@ def debias(
     with reporting(quiet) as listener:
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, field, max_cost, redactions(redact), out, listener,
+            names(matters), confirmed, max_cost, redactions(redact), out, listener,
         )  # fmt: skip
         findings = api.debias_source(source, request)
     show(findings, as_json)
@@ -266,8 +260,6 @@ def told(findings: Any) -> Iterator[str]:
         yield f"  {len(out):,} rows were left out: {some}{more}"
     for note in summary["notes"]:
         yield f"  {note}"
-    if summary.get("field"):
-        yield f"  {summary['field']['sentence']}"
     if repair := summary.get("repair"):
         yield from (each["sentence"] for each in (repair, repair["selection"], repair["price"]) if each)
         yield f"The model: {Path(summary['model_dir']).resolve()}"

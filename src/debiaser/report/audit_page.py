@@ -603,7 +603,6 @@ def _context(audit: Audit, data: dict[str, Any], redact: frozenset[str]) -> dict
         "looks_words": words.looks_words(found),
         "kinds_why": str((found.get("kinds") or {}).get("why") or ""),
         "planted": str((found.get("planted") or {}).get("sentence") or ""),
-        "field": str((found.get("field") or {}).get("sentence") or ""),
         "repair": repair(found),
         "next": {"sentences": following.get("sentences") or [], "snippet": following.get("snippet") or ""},
         "lists": {name: words.listing(found.get(name) or []) for name in ("unreadable", "left_out")},

@@ -368,12 +368,9 @@ def _price(price: Part, findings: Part) -> Part | None:
     if not price or bounds[0] is None:
         return None
     before, after = (_ends(price.get(side) or {}) for side in ("before", "after"))
-    marks = []
-    for name, share, scale in (("your data", "conflicting_share", 100.0), ("the field", "field", 1.0)):
-        here = findings.get(share) or {}
-        low, high = number(here.get("low")), number(here.get("high"))
-        if low is not None and high is not None:
-            marks.append((name, scale * low, scale * high))
+    here = findings.get("conflicting_share") or {}
+    low, high = number(here.get("low")), number(here.get("high"))
+    marks = [] if low is None or high is None else [("your data", 100.0 * low, 100.0 * high)]
     sentence = str(price.get("sentence") or "")
     value, low, high = (0.0 if bound is None else bound for bound in bounds)
     known = None not in bounds and (low > 0 or high < 100)  # a band from end to end says nothing
