@@ -5,16 +5,14 @@ they were made by and, once the stream has ended, how many rows there are.
 """
 
 import hashlib
-import importlib
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -27,6 +25,8 @@ from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_s
 from debiaser.learn.gradient_norms import checked, norms_of
 from debiaser.learn.layerwise import choose
 
+NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
+
 
 def score_stream(
     model: nn.Module,
@@ -37,11 +37,11 @@ def score_stream(
     part_rows: int = 2**18,
     **options: Any,
 ) -> int:
-    """How many rows the stream had; their gradient norms are in the folder `path`, for `read_scores`.
+    """How many samples the stream had; their gradient norms are in the folder `path`, for `read_scores`.
 
     The stream gives (x, y) or dictionaries, or, if it is a DataLoader, batches of them; `options` are those of
     `gradient_norms`. One part of the scores is held at a time. Run again after it was cut short, it goes on after the
-    last part that was finished: the stream must then give the same rows in the same order.
+    last part that was finished: the stream must then give the same samples in the same order.
     """
     folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
     if part_rows < 1 or size < 1:
@@ -49,32 +49,61 @@ def score_stream(
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
     with io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
-        if "rows" in notes and rows_in(folder) == notes["rows"]:
+        finished = finished_parts(folder)
+        if notes.get("rows") == sum(rows for rows, _ in finished):
             return int(notes["rows"])
-        done = finished(folder, part_rows)
-        labels: list[Tensor] = []
-        scores = norms_of(model, noted(batches_of(stream, size, done), labels), **options)
-        rows = write_parts(folder, done, part_rows, scores, labels, options.get("p", 2))
+        while finished and finished[-1][0] < part_rows:  # the last part of a stream is made again
+            finished.pop()
+        first, number, held = sum(rows for rows, _ in finished), len(finished), list[pd.DataFrame]()
+        batches, labelled = tee(batches_of(stream, size, first, finished[-1][1] if finished else None))
+        for scores, batch in zip(norms_of(model, batches, **options), labelled, strict=True):
+            held.append(
+                pd.DataFrame(
+                    {"row": batch.rows.numpy(), "label": batch.y.cpu().numpy(), "score": scores.float().numpy()}
+                )
+            )
+            if sum(map(len, held)) >= part_rows:
+                first = write_part(folder, number, held, options.get("p", 2))
+                held, number = [], number + 1
+        rows = write_part(folder, number, held, options.get("p", 2)) if held else first
         if not rows:
             raise Misuse("the stream has no rows; give it at least one")
         io.write_json(folder / "stream.json", notes | {"rows": rows})
     return rows
 
 
+def read_scores(*paths: Path | str) -> Tensor:
+    """(n,) the scores in these folders, one after the other, in the order of their streams, as 32-bit floats."""
+    ends = [0]
+    for path in map(Path, paths):
+        notes = notes_in(path)
+        if "rows" not in notes:
+            raise Problem(f"{path} holds no finished scores; run score_stream to its end (it goes on where it was)")
+        ends.append(ends[-1] + int(notes["rows"]))
+    scores, first = torch.empty(ends[-1]), 0
+    for path, end in zip(map(Path, paths), ends[1:], strict=True):
+        for number in count():
+            if first >= end:
+                break
+            part = torch.tensor(read_part(path, number, "score"))
+            scores[first : first + len(part)] = part
+            first += len(part)
+    return scores
+
+
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
-    """What decides the scores, in plain words: the network's weights and the kind of norm."""
+    """What decides the scores, in words that are the same in another process: weights, and options that are unusual."""
     digest = hashlib.blake2b(digest_size=10)
     add_state(digest, bare(model).state_dict())
-    usual = {name: each.default for name, each in inspect.signature(norms_of).parameters.items()}
-    unusual = {name: value for name, value in options.items() if name != "chunk" and value != usual.get(name)}
-    return {"model": digest.hexdigest(), "options": {name: in_words(model, unusual[name]) for name in unusual}}
-
-
-def in_words(model: nn.Module, option: Any) -> str:
-    """An option in words that are the same in another process: a layer by its name, a function by what it chooses."""
-    if isinstance(option, nn.Module):
-        return repr(next((name for name, module in bare(model).named_modules() if module is option), "foreign"))
-    return repr(list(choose(bare(model), option)) if callable(option) else option)
+    words, usual = {}, inspect.signature(norms_of).parameters
+    for name, option in options.items():
+        if isinstance(option, nn.Module):  # a layer by its name
+            option = next((name for name, module in bare(model).named_modules() if module is option), "foreign")
+        elif callable(option):  # a function by what it chooses
+            option = list(choose(bare(model), option))
+        if name != "chunk" and (name not in usual or option != usual[name].default):
+            words[name] = repr(option)
+    return {"model": digest.hexdigest(), "options": words}
 
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
@@ -101,92 +130,27 @@ def notes_in(folder: Path) -> dict[str, Any]:
     return notes
 
 
-@dataclass(frozen=True)
-class Done:
-    """How many parts and rows are finished, and the label of the last of these rows (-1 where there is none)."""
-
-    parts: int = 0
-    rows: int = 0
-    label: int = -1
-
-
-def part_path(folder: Path, number: int) -> Path:
-    """Where a part of the scores is."""
-    return folder / f"part-{number:05d}.parquet"
-
-
-def rows_in(folder: Path) -> int:
-    """How many rows the parts hold up to the first that is missing or cannot be read."""
-    rows = number = 0
-    with suppress(OSError, ValueError):
-        while True:
-            rows += arrow("pyarrow.parquet").read_metadata(part_path(folder, number)).num_rows
-            number += 1
-    return rows
-
-
-def finished(folder: Path, part_rows: int) -> Done:
-    """What an earlier pass has finished; the last part of a stream, if it is short, is made again."""
-    done = Done()
-    while part_path(folder, done.parts).exists():
-        table = read_part(part_path(folder, done.parts), ["label"])
-        if table.num_rows != part_rows:
-            break
-        done = Done(done.parts + 1, done.rows + part_rows, table.column("label")[-1].as_py())
-    return done
-
-
-def batches_of(stream: Any, size: int, done: Done) -> Iterator[Batch]:
-    """The batches of the stream after the rows that are done, numbered from there on."""
+def batches_of(stream: Any, size: int, done: int, last_label: int | None) -> Iterator[Batch]:
+    """The batches after the samples that are done, if the last of those has the label that it had."""
     if isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
         as_loader(stream, size)  # refuses one that shuffles
-    before = 0 if isinstance(stream, DataLoader) else done.rows
-    for item in stream if isinstance(stream, DataLoader) else collated(rest(stream, done), size):
+    first = 0
+    for item in stream if isinstance(stream, DataLoader) else collated(iter(stream), size):
         x, y = split_item(item)
-        batch = Batch(x, y, torch.arange(before, before + len(y)))
-        before += len(y)
-        if before > done.rows:
-            skipped = max(0, done.rows - int(batch.rows[0]))
-            yield part_of(batch, slice(skipped, None)) if skipped else batch
-        elif before == done.rows and int(y[-1]) != done.label:
-            raise other_rows(done)
-    if before < done.rows:
-        raise fewer_rows(done)
-
-
-def rest(stream: Any, done: Done) -> Iterator[Any]:
-    """The items after those that are done, of which the last is looked at; before it, one that can `skip` does."""
-    before = max(0, done.rows - 1)
-    items: Iterator[Any]
-    if before and hasattr(stream, "skip"):
-        items = iter(stream.skip(before))
-    elif hasattr(stream, "__getitem__") and hasattr(stream, "__len__"):
-        items = (stream[row] for row in range(before, len(stream)))
-    else:
-        items = islice(iter(stream), before, None)
-    if done.rows:
-        last = next(items, None)
-        if last is None:
-            raise fewer_rows(done)
-        if int(split_item(default_collate([last]))[1][0]) != done.label:
-            raise other_rows(done)
-    return items
-
-
-def fewer_rows(done: Done) -> Problem:
-    """What to say of a stream that became shorter."""
-    return Problem(
-        f"the stream ends before row {done.rows}, but so many were scored in the pass that was cut short; give the "
-        "same rows, or choose another folder"
-    )
-
-
-def other_rows(done: Done) -> Problem:
-    """What to say of a stream that is not what it was."""
-    return Problem(
-        f"row {done.rows - 1} of the stream has another label than in the pass that was cut short: its order changed; "
-        "give the rows in the same order, or choose another folder"
-    )
+        batch, before = Batch(x, y, torch.arange(first, first + len(y))), done - first
+        if 0 < before <= len(y) and int(y[before - 1]) != last_label:
+            raise Problem(
+                f"row {done - 1} of the stream has another label than in the pass that was cut short: its order "
+                "changed; give the rows in the same order, or choose another folder"
+            )
+        first += len(y)
+        if before < len(y):
+            yield part_of(batch, slice(before, None)) if before > 0 else batch
+    if first < done:
+        raise Problem(
+            f"the stream ends before row {done}, but so many were scored in the pass that was cut short; give the "
+            "same rows, or choose another folder"
+        )
 
 
 def collated(items: Iterator[Any], size: int) -> Iterator[Any]:
@@ -196,73 +160,45 @@ def collated(items: Iterator[Any], size: int) -> Iterator[Any]:
             together = default_collate(batch)
         except (RuntimeError, TypeError, KeyError) as error:
             raise Problem(
-                f"the rows of the stream do not make a batch ({error}): give tensors of one "
-                "size (Shards and ParquetRows take read=), or a DataLoader with a collate_fn"
+                f"the rows of the stream do not make a batch ({error}): give tensors of one size, or a DataLoader "
+                "with a collate_fn"
             ) from error
         yield together
 
 
-def noted(batches: Iterable[Batch], labels: list[Tensor]) -> Iterator[Batch]:
-    """The batches; their labels are noted as they pass."""
-    for batch in batches:
-        labels.append(batch.y.cpu())
-        yield batch
+def part_path(folder: Path, number: int) -> Path:
+    """Where a part of the scores is."""
+    return folder / f"part-{number:05d}.parquet"
 
 
-def write_parts(
-    folder: Path, done: Done, part_rows: int, scores: Iterable[Tensor], labels: list[Tensor], p: float
-) -> int:
-    """How many rows there are in all; every part is written as soon as it is full."""
-    number, first, held = done.parts, done.rows, list[Tensor]()
-    for score in scores:
-        held.append(score.float())
-        if sum(map(len, held)) >= part_rows:
-            first = write_part(part_path(folder, number), first, held, labels, p)
-            number += 1
-    return write_part(part_path(folder, number), first, held, labels, p) if held else first
+def finished_parts(folder: Path) -> list[tuple[int, int]]:
+    """How many samples each part holds, and the last one's label; up to the first part that is missing."""
+    parts: list[tuple[int, int]] = []
+    while part_path(folder, len(parts)).exists():
+        labels = read_part(folder, len(parts), "label")
+        parts.append((len(labels), int(labels[-1])))
+    return parts
 
 
-def write_part(path: Path, first: int, held: list[Tensor], labels: list[Tensor], p: float) -> int:
-    """Write the rows that are held, forget them, and say which row is next."""
-    score, label = checked(torch.cat(held), p, first), torch.cat(labels)
-    rows = torch.arange(first, first + len(score))
-    table = arrow("pyarrow").table({"row": rows.numpy(), "label": label.numpy(), "score": score.numpy()})
-    with io.replacing(path) as temporary:
-        arrow("pyarrow.parquet").write_table(table, temporary)
-    held.clear()
-    labels.clear()
-    return first + len(score)
-
-
-def read_scores(*paths: Path | str) -> Tensor:
-    """(n,) the scores in these folders, one after the other, in the order of their streams, as 32-bit floats."""
-    counts = []
-    for path in map(Path, paths):
-        notes = notes_in(path)
-        if "rows" not in notes:
-            raise Problem(f"{path} holds no finished scores; run score_stream to its end (it goes on where it was)")
-        counts.append(int(notes["rows"]))
-    scores, first = torch.empty(sum(counts)), 0
-    for path, count in zip(map(Path, paths), counts, strict=True):
-        end, number = first + count, 0
-        while first < end:
-            part = torch.from_numpy(read_part(part_path(path, number), ["score"]).column("score").to_numpy().copy())
-            scores[first : first + len(part)] = part
-            first, number = first + len(part), number + 1
-    return scores
-
-
-def read_part(path: Path, columns: Sequence[str]) -> Any:
-    """These columns of a part."""
+def write_part(folder: Path, number: int, held: list[pd.DataFrame], p: float) -> int:
+    """Write these scores if all of them are numbers; the number of the next sample."""
+    part = pd.concat(held, ignore_index=True)
+    first = int(part["row"].iloc[0])
+    checked(torch.tensor(part["score"].to_numpy()), p, first)
     try:
-        return arrow("pyarrow.parquet").read_table(path, columns=list(columns))
+        with io.replacing(part_path(folder, number)) as temporary:
+            part.to_parquet(temporary, index=False)
+    except ImportError as error:
+        raise Problem(NO_ARROW) from error
+    return first + len(part)
+
+
+def read_part(folder: Path, number: int, column: str) -> Any:
+    """(m,) one column of a part."""
+    path = part_path(folder, number)
+    try:
+        return pd.read_parquet(path, columns=[column])[column].to_numpy()
+    except ImportError as error:
+        raise Problem(NO_ARROW) from error
     except (OSError, ValueError) as error:
         raise Problem(f"cannot read {path}: {error}; delete it, then run score_stream again") from error
-
-
-def arrow(name: str) -> Any:
-    """A module of pyarrow, which is optional."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise Problem("Parquet files need pyarrow: pip install 'debiaser[data]'") from error
