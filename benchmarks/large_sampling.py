@@ -31,7 +31,7 @@ def measure(rows: int) -> dict[str, float]:
     empty = peak_mb() / 1024
     scores = torch.empty(rows).exponential_(generator=torch.Generator().manual_seed(0))
     started = time.perf_counter()
-    sampler = ScoreSampler(scores, length=DRAWN)
+    sampler = ScoreSampler(scores, num_samples=DRAWN)
     prepared = time.perf_counter()
     sampler.draw(0)
     drawn = time.perf_counter()

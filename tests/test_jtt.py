@@ -15,7 +15,7 @@ from debiaser.errors import Misuse
 from debiaser.io import derive, numpy_stream
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import RowSampler, ScoreSampler
+from debiaser.learn.sampler import IndexSampler, ScoreSampler
 from debiaser.methods.task import Task, clone
 from kills import check_resumed
 from two_stages import same
@@ -27,10 +27,10 @@ class Watched:
     def __init__(self, task: Task) -> None:
         self.starts: dict[str, nn.Module] = {}
         self.ends: dict[str, nn.Module] = {}
-        self.samplers: dict[str, RowSampler | None] = {}
+        self.samplers: dict[str, IndexSampler | None] = {}
         original = task.fit
 
-        def fit(objective: Objective, stage: str, sampler: RowSampler | None = None, length: float = 1) -> nn.Module:
+        def fit(objective: Objective, stage: str, sampler: IndexSampler | None = None, length: float = 1) -> nn.Module:
             self.starts[stage], self.samplers[stage] = clone(objective.model), sampler
             self.ends[stage] = original(objective, stage, sampler, length)
             return self.ends[stage]
@@ -45,7 +45,7 @@ def test_an_error_counts_one_plus_upweight_times(upweight: float) -> None:
     assert isinstance(sampler, ScoreSampler) and sampler.seed == 3 and len(sampler) == 7
     copies = [1, 1 + upweight, 1, 1, 1 + upweight, 1, 1]  # the authors' data set with its copies
     assert sampler.probabilities == pytest.approx(np.array(copies) / sum(copies))
-    long = ScoreSampler(sampler.probabilities, seed=1, length=70_000).draw(0)
+    long = ScoreSampler(sampler.probabilities, seed=1, num_samples=70_000).draw(0)
     share = torch.isin(long, torch.tensor([1, 4])).double().mean().item()
     expected = 2 * (1 + upweight) / sum(copies)
     assert share == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 70_000) ** 0.5)

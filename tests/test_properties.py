@@ -24,10 +24,10 @@ SCORES = arrays.arrays(
 def test_draws_are_rows_with_a_score_and_fixed_by_seed_and_epoch(
     scores: np.ndarray, seed: int, epoch: int, length: int
 ) -> None:
-    sampler = ScoreSampler(scores, seed=seed, length=length)
+    sampler = ScoreSampler(scores, seed=seed, num_samples=length)
     drawn = sampler.draw(epoch).numpy()
     assert len(drawn) == length and (scores[drawn] > 0).all()
-    assert np.array_equal(drawn, ScoreSampler(scores * 3, seed=seed, length=length).draw(epoch).numpy())
+    assert np.array_equal(drawn, ScoreSampler(scores * 3, seed=seed, num_samples=length).draw(epoch).numpy())
     assert np.isclose(sampler.probabilities.sum(), 1)
     assert 1 - 1e-9 <= sampler.effective_sample_size <= len(scores) * (1 + 1e-9)
 
@@ -35,11 +35,11 @@ def test_draws_are_rows_with_a_score_and_fixed_by_seed_and_epoch(
 @SOME
 @given(scores=SCORES, world=st.integers(1, 5), length=st.integers(5, 200))
 def test_processes_together_pass_one_draw(scores: np.ndarray, world: int, length: int) -> None:
-    parts = [list(ScoreSampler(scores, length=length, rank=rank, world_size=world)) for rank in range(world)]
+    parts = [list(ScoreSampler(scores, num_samples=length, rank=rank, world_size=world)) for rank in range(world)]
     merged = np.empty(length, np.int64)
     for rank, part in enumerate(parts):
         merged[rank::world] = part
-    assert np.array_equal(merged, ScoreSampler(scores, length=length).draw(0).numpy())
+    assert np.array_equal(merged, ScoreSampler(scores, num_samples=length).draw(0).numpy())
 
 
 @SOME

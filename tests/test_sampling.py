@@ -21,7 +21,7 @@ from debiaser.learn.sampler import Shuffle
 
 def test_frequencies_match_probabilities_over_a_million_draws() -> None:
     scores = np.random.default_rng(0).lognormal(0, 2, 500)
-    sampler = ScoreSampler(scores, seed=1, length=1_000_000)
+    sampler = ScoreSampler(scores, seed=1, num_samples=1_000_000)
     counts = np.bincount(sampler.draw(0), minlength=500)
     expected = scores / scores.sum() * 1_000_000
     rare = expected < 20  # pooled, as the test asks
@@ -31,7 +31,7 @@ def test_frequencies_match_probabilities_over_a_million_draws() -> None:
 
 def test_a_wrong_sampler_would_be_rejected() -> None:
     scores = np.array([1.0, 1.0, 2.0])
-    counts = np.bincount(ScoreSampler(scores, length=100_000).draw(0))
+    counts = np.bincount(ScoreSampler(scores, num_samples=100_000).draw(0))
     assert chisquare(counts, np.array([1, 1, 1]) / 3 * 100_000).pvalue < 1e-6
 
 
@@ -54,7 +54,7 @@ def test_a_dataloader_takes_it() -> None:
 
 
 def test_zero_scores_are_never_drawn_even_at_the_ends() -> None:
-    rows = ScoreSampler([0, 0, 1, 0, 2, 0, 0], length=50_000).draw(0)
+    rows = ScoreSampler([0, 0, 1, 0, 2, 0, 0], num_samples=50_000).draw(0)
     assert set(rows.tolist()) == {2, 4}
 
 
@@ -62,7 +62,7 @@ def test_small_mass_is_not_lost_among_many_rows() -> None:
     """float32 sums would lose rows whose share is below 1e-7."""
     scores = np.ones(3_000_000)
     scores[0] = 3_000_000.0
-    rows = ScoreSampler(scores, length=2_000_000).draw(0).numpy()
+    rows = ScoreSampler(scores, num_samples=2_000_000).draw(0).numpy()
     assert abs((rows == 0).mean() - 0.5) < 0.003
     tail = (rows > 1_500_000).mean()
     assert abs(tail - 0.25) < 0.003
@@ -95,8 +95,8 @@ def test_very_large_scores_and_small_floats() -> None:
 def test_scores_that_cannot_be_meant(scores: object, word: str) -> None:
     with pytest.raises(Misuse, match=word):
         ScoreSampler(scores)
-    with pytest.raises(Misuse, match="length"):
-        ScoreSampler([1.0], length=0)
+    with pytest.raises(Misuse, match="num_samples"):
+        ScoreSampler([1.0], num_samples=0)
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=50), st.integers(0, 2**40), st.integers(0, 10**6))
@@ -125,14 +125,14 @@ def test_draws_of_one_process_are_what_they_always_were() -> None:
     uniform = numpy_stream(9, "score", 4).random(2_500_000) * sums[-1]
     expected = np.minimum(np.searchsorted(sums, uniform, side="right"), len(scores) - 1)
     for each in (scores, torch.from_numpy(scores)):
-        assert np.array_equal(ScoreSampler(each, seed=9, length=2_500_000).draw(4), expected)
+        assert np.array_equal(ScoreSampler(each, seed=9, num_samples=2_500_000).draw(4), expected)
 
 
 @pytest.mark.parametrize(("world", "length"), [(2, 100), (3, 100), (7, 7)])
 def test_ranks_share_one_draw(world: int, length: int) -> None:
     scores = np.random.default_rng(1).random(50)
-    alone = ScoreSampler(scores, seed=3, length=length)
-    ranks = [ScoreSampler(scores, seed=3, length=length, rank=rank, world_size=world) for rank in range(world)]
+    alone = ScoreSampler(scores, seed=3, num_samples=length)
+    ranks = [ScoreSampler(scores, seed=3, num_samples=length, rank=rank, world_size=world) for rank in range(world)]
     for _ in range(2):
         whole, parts = list(alone), [list(rank) for rank in ranks]
         assert [len(part) for part in parts] == [len(rank) for rank in ranks]
@@ -155,7 +155,6 @@ def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
         ({"rank": 2, "world_size": 2}, "rank must lie"),
         ({"rank": 1}, "rank must lie"),
         ({"rank": 0, "world_size": 1.5}, "rank must lie"),
-        ({"rows": 5}, "4 scores for a dataset of 5 rows"),
         ({"temperature": 0}, "temperature"),
         ({"clip": 0.5}, "clip must be at least 1"),
         ({"clip": 1.9}, "only 2 of 4"),
@@ -215,7 +214,7 @@ def test_a_dataloader_resumes_in_mid_epoch() -> None:
 
 
 def test_a_state_is_plain_numbers_and_text() -> None:
-    sampler = ScoreSampler(np.ones(7), length=np.int64(6), rank=np.int64(1), world_size=np.int64(2))
+    sampler = ScoreSampler(np.ones(7), num_samples=np.int64(6), rank=np.int64(1), world_size=np.int64(2))
     assert json.loads(json.dumps(sampler.state_dict())) == sampler.state_dict()
 
 
@@ -259,7 +258,7 @@ def test_more_rows_than_torch_multinomial_takes() -> None:
     rows = 2**24 + 10_000
     scores = torch.ones(rows)
     scores[-10_000:] = 100.0
-    sampler = ScoreSampler(scores, length=200_000)
+    sampler = ScoreSampler(scores, num_samples=200_000)
     found = np.bincount(sampler.draw(0).numpy() * 4 // rows, minlength=4) / 200_000
     tail = 100 * 10_000 / (2**24 + 1_000_000)
     assert found == pytest.approx([(1 - tail) / 4] * 3 + [(1 - tail) / 4 + tail], abs=0.005)
@@ -268,4 +267,4 @@ def test_more_rows_than_torch_multinomial_takes() -> None:
 @pytest.mark.parametrize("length", [2.5, "3", 0])
 def test_a_length_that_is_no_number_of_rows(length: Any) -> None:
     with pytest.raises(Misuse, match="whole number"):
-        ScoreSampler([1.0, 2.0], length=length)
+        ScoreSampler([1.0, 2.0], num_samples=length)

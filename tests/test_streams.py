@@ -57,7 +57,7 @@ def test_streams_of_every_kind(case: tuple, tmp_path: Path) -> None:
     table = parquet.read_table(tmp_path / "iterable" / "part-00001.parquet")
     assert table.column("row").to_pylist() == list(range(16, 32))
     assert table.column("label").to_pylist() == y[16:32].tolist()
-    assert len(ScoreSampler(read_scores(tmp_path / "iterable", tmp_path / "loader"), rows=100)) == 100
+    assert len(ScoreSampler(read_scores(tmp_path / "iterable", tmp_path / "loader"))) == 100
     with pytest.raises(Misuse, match="shuffle"):
         score_stream(model, DataLoader(TensorDataset(x, y), 7, shuffle=True), tmp_path / "shuffled")
 

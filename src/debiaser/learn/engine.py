@@ -18,7 +18,7 @@ from debiaser.learn.checkpoint import Checkpoint, State, optimizer_tensors, pref
 from debiaser.learn.distributed import ALONE, Processes, Sharing, check_size, sharing
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import RowSampler, Shuffle
+from debiaser.learn.sampler import IndexSampler, Shuffle
 
 T = TypeVar("T")
 Row = dict[str, Any]  # one epoch of the history
@@ -71,7 +71,7 @@ class Stage:
     split: Split
     recipe: Recipe
     seed: int
-    sampler: RowSampler | None = None
+    sampler: IndexSampler | None = None
     augment: Augmentation | None = None
     device: torch.device | str = "cpu"
     watch: Callable[[torch.nn.Module], Row] | None = None
@@ -144,7 +144,7 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def run_epoch(
-    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, sampler: RowSampler, epoch: int
+    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, sampler: IndexSampler, epoch: int
 ) -> Row:
     """One epoch; its row of the history."""
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Drawing rows: shuffled once each, or with replacement in proportion to a score."""
+"""Which samples an epoch consists of: all of them shuffled, or drawn with replacement in proportion to a score."""
 
 import hashlib
 import logging
@@ -14,118 +14,28 @@ from torch.utils.data import Sampler
 from debiaser.errors import Misuse
 from debiaser.io import numpy_stream
 
-# --- Scores turned into probabilities, in float64 and in place: they may be hundreds of millions
-
-Shares = NDArray[np.float64]
-SCORES_AT_ONCE = 2**24  # rows looked at together
-
-
-def parts(values: Shares) -> Iterator[Shares]:
-    """The vector in parts, so that what is computed from it takes little memory."""
-    for first in range(0, len(values), SCORES_AT_ONCE):
-        yield values[first : first + SCORES_AT_ONCE]
-
-
-def probabilities(
-    scores: ArrayLike | Tensor, temperature: float = 1, clip: float | None = None, rows: int | None = None
-) -> Shares:
-    """(n,) scores to the power 1/temperature divided by their sum, none above clip/n."""
-    if isinstance(scores, Tensor):
-        values: Shares = scores.detach().cpu().to(torch.float64, copy=True).numpy()
-    else:
-        try:
-            values = np.array(scores, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise Misuse(f"scores must be a vector with one number per row: {error}; give numbers") from None
-    check_scores(values, rows)
-    if not 0 < temperature < float("inf"):
-        raise Misuse(f"temperature must be above 0 (1 for the scores themselves), got {temperature:g}")
-    values /= values.max()  # so that the sum of very large scores stays finite
-    if temperature != 1:
-        np.power(values, 1 / temperature, out=values)
-    values /= values.sum()
-    if clip is not None:
-        cap(values, clip)
-    return values
-
-
-def check_scores(values: Shares, rows: int | None) -> None:
-    """Refuse what cannot be a score per row."""
-    if values.ndim != 1 or not len(values):
-        raise Misuse(f"scores must be a vector with one number per row, got shape {values.shape}")
-    if rows is not None and len(values) != rows:
-        raise Misuse(f"{len(values):,} scores for a dataset of {rows:,} rows; score the same dataset that is sampled")
-    for what, finite in (("not finite (NaN or infinite)", True), ("negative", False)):
-        wrong = [np.flatnonzero(~np.isfinite(part) if finite else part < 0) for part in parts(values)]
-        if count := sum(map(len, wrong)):
-            first = next(int(each[0]) + number * SCORES_AT_ONCE for number, each in enumerate(wrong) if len(each))
-            raise Misuse(
-                f"{count:,} of {len(values):,} scores are {what}, the first in row {first}; "
-                "leave such rows out, or score with a model that has not diverged"
-            )
-    if not values.max() > 0:
-        raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
-
-
-def cap(shares: Shares, clip: float) -> None:
-    """Make no share larger than clip/n, in place; what is cut off goes to the others in proportion to their shares."""
-    most, positive = clip / len(shares), int(np.count_nonzero(shares))
-    if not clip >= 1:
-        raise Misuse(f"clip must be at least 1 (a multiple of the uniform probability), got {clip:g}")
-    if positive * most < 1:
-        raise Misuse(
-            f"clip={clip:g} cannot hold: only {positive:,} of {len(shares):,} scores are above 0; "
-            f"take at least {len(shares) / positive:.4g}"
-        )
-    full = np.zeros(len(shares), bool)
-    while True:  # each round fills at least one more row
-        new = (shares > most) & ~full
-        if not new.any():
-            return
-        full |= new
-        shares[full] = most
-        rest = 1 - most * int(full.sum())
-        others = shares.sum(where=~full)
-        if others <= 0 or rest <= 0:
-            return
-        np.multiply(shares, rest / others, out=shares, where=~full)
-
-
-def last_positive(shares: Shares) -> int:
-    """The last row that can be drawn."""
-    for first in reversed(range(0, len(shares), SCORES_AT_ONCE)):
-        positive = shares[first : first + SCORES_AT_ONCE] > 0
-        if positive.any():
-            return first + len(positive) - 1 - int(positive[::-1].argmax())
-    raise AssertionError("checked before: one score is above 0")
-
-
-def effective_sample_size(shares: Shares) -> float:
-    """1 / sum of squared shares."""
-    return float(1 / sum(np.square(part).sum() for part in parts(shares)))
-
-
-__all__ = ["RowSampler", "ScoreSampler", "Shuffle", "effective_sample_size", "probabilities"]
+__all__ = ["IndexSampler", "ScoreSampler", "Shuffle", "effective_sample_size", "probabilities"]
 
 log = logging.getLogger("debiaser")
-DRAWN_AT_ONCE = 2**20  # rows drawn and handed out at once
+Shares = NDArray[np.float64]
+DRAWN_AT_ONCE = 2**20  # samples drawn and handed out at once
 
 
-class RowSampler(Protocol):
-    """Anything that says which rows an epoch consists of."""
+class IndexSampler(Protocol):
+    """Anything that says which samples an epoch consists of."""
 
     @property
     def identity(self) -> bytes:
-        """What decides its draws: samplers that differ in it draw other rows."""
+        """What decides its draws: samplers that differ in it draw other samples."""
         ...
 
     def draw(self, epoch: int) -> Tensor:
-        """(m,) row numbers of this epoch."""
+        """(m,) indices of the samples of this epoch."""
         ...
 
 
 class Shuffle:
-    """Every row once, in an order of its own each epoch."""
+    """Every sample once, in an order of its own each epoch."""
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self.n, self.seed = n, seed
@@ -139,50 +49,60 @@ class Shuffle:
 
 
 class ScoreSampler(Sampler[int]):
-    """Draws rows with replacement, each with probability score / sum of scores, exactly (float64).
+    """Draws samples with replacement, each with probability score / sum of scores, exactly (float64).
 
-    Each pass is a new draw; (seed, epoch) fixes it, and `set_epoch` says which epoch the next pass is. `length` is how
-    many rows a pass draws over all processes, by default as many as there are scores. A `DataLoader` takes it as
+    Each pass is a new draw; (seed, epoch) fixes it, and `set_epoch` says which epoch the next pass is. `num_samples` is
+    how many samples a pass draws over all processes, by default as many as there are scores. A `DataLoader` takes it as
     `sampler=`. `temperature` above 1 evens the probabilities out (score to the power 1/temperature), `clip` caps them
-    at this multiple of 1/n, `rows` is the length of the dataset, to be compared with that of the scores.
+    at this multiple of 1/n.
 
-    Of several processes, each passes the rows at positions rank, rank + world_size, ... of one and the same draw: the
-    draw is that of a single process. By default they are those of torch.distributed.
+    Of several processes, each passes the samples at positions rank, rank + world_size, ... of one and the same draw:
+    the draw is that of a single process. By default they are those of torch.distributed.
     """
 
     def __init__(
         self,
         scores: ArrayLike | Tensor,
+        num_samples: int | None = None,
         seed: int = 0,
-        length: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         temperature: float = 1,
         clip: float | None = None,
-        rows: int | None = None,
     ) -> None:
-        self.probabilities = probabilities(scores, temperature, clip, rows)
-        self.seed, self.length, self.epoch = seed, len(self.probabilities) if length is None else length, 0
+        self.probabilities = probabilities(scores, temperature, clip)
+        self.seed, self.epoch = seed, 0
+        self.num_samples = len(self.probabilities) if num_samples is None else num_samples
         self.rank, self.world_size = place(rank, world_size)
-        if not isinstance(self.length, int | np.integer) or self.length < 1:
-            raise Misuse(f"length must be a whole number of at least 1, got {self.length!r}")
-        if self.length < self.world_size:
+        if not isinstance(self.num_samples, int | np.integer) or self.num_samples < 1:
+            raise Misuse(f"num_samples must be a whole number of at least 1, got {self.num_samples!r}")
+        if self.num_samples < self.world_size:
             raise Misuse(
-                f"{self.length} rows a pass leave some of {self.world_size} processes with none; "
-                "take a larger length or fewer processes"
+                f"{self.num_samples} rows a pass leave some of {self.world_size} processes with none; "
+                "take a larger num_samples or fewer processes"
             )
         self._cumulative = np.cumsum(self.probabilities)
-        self._last = last_positive(self.probabilities)
+        self._last = len(self.probabilities) - 1 - int((self.probabilities[::-1] > 0).argmax())
         self._pass, self._position, self._skip = 0, 0, 0
 
+    def draw(self, epoch: int) -> Tensor:
+        """(num_samples,) indices of this epoch, those of all processes; O(log n) each."""
+        stream, rows = numpy_stream(self.seed, "score", epoch), np.empty(self.num_samples, np.int64)
+        for first in range(0, self.num_samples, DRAWN_AT_ONCE):
+            part = rows[first : first + DRAWN_AT_ONCE]
+            uniform = stream.random(len(part)) * self._cumulative[-1]
+            order = np.argsort(uniform)  # neighbours are found together: far fewer cache misses
+            part[order] = np.searchsorted(self._cumulative, uniform[order], side="right")  # "right": never a score of 0
+        return torch.from_numpy(np.minimum(rows, self._last, out=rows))
+
     def __len__(self) -> int:
-        return len(range(self.rank, self.length, self.world_size))
+        return len(range(self.rank, self.num_samples, self.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        if self.length % self.world_size:
+        if self.num_samples % self.world_size:
             log.warning(
-                "%d rows do not divide among %d processes: some get one more; under DDP take a length that does",
-                self.length,
+                "%d rows do not divide among %d processes: some get one more; under DDP take a num_samples that does",
+                self.num_samples,
                 self.world_size,
             )
         self._pass, self._position, self._skip = self.epoch, self._skip, 0
@@ -190,7 +110,7 @@ class ScoreSampler(Sampler[int]):
         return self._rows(self._pass, self._position)
 
     def _rows(self, epoch: int, position: int) -> Iterator[int]:
-        """This process's rows of the epoch, from a position on; how far they have come is kept for `state_dict`."""
+        """This process's samples of the epoch, from a position on; how far they have come is kept for `state_dict`."""
         own = self.draw(epoch)[self.rank :: self.world_size]
         for part in torch.split(own[position:], DRAWN_AT_ONCE):
             for row in part.tolist():
@@ -209,7 +129,7 @@ class ScoreSampler(Sampler[int]):
     def state_dict(self, passed: int | None = None) -> dict[str, Any]:
         """Where the pass under way is; plain numbers and text.
 
-        A DataLoader with workers asks for rows ahead of the loop: `passed` is then how many rows of this pass the loop
+        A DataLoader with workers asks for samples ahead of the loop: `passed` is then how many of this pass the loop
         of this process has seen.
         """
         position = self._position if passed is None else passed
@@ -226,7 +146,7 @@ class ScoreSampler(Sampler[int]):
                 f"this is no state of a ScoreSampler: it lacks {', '.join(sorted(lacking))}; give state_dict()"
             )
         if state["draws"] != self._fingerprint():
-            raise Misuse("the saved state is of other scores, another seed or length; make the sampler as it was")
+            raise Misuse("the saved state is of other scores, another seed or num_samples; make the sampler as it was")
         if state["position"] and state["world_size"] != self.world_size:
             raise Misuse(
                 f"the pass was begun by {state['world_size']} processes and cannot go on with {self.world_size}; "
@@ -238,35 +158,89 @@ class ScoreSampler(Sampler[int]):
         self._pass, self._position = self.epoch, self._skip
 
     def _fingerprint(self) -> str:
-        """A name for the draws, from the sums at a thousand rows."""
+        """A name for the draws, from the sums at a thousand places."""
         few = self._cumulative[:: max(1, len(self._cumulative) // 1000)]
-        words = f"{len(self._cumulative)} {self.seed} {self.length}".encode()
+        words = f"{len(self._cumulative)} {self.seed} {self.num_samples}".encode()
         return hashlib.blake2b(few.tobytes() + words, digest_size=8).hexdigest()
-
-    def draw(self, epoch: int) -> Tensor:
-        """(length,) rows of this epoch, those of all processes; O(log n) a row."""
-        stream, rows = numpy_stream(self.seed, "score", epoch), np.empty(self.length, np.int64)
-        for first in range(0, self.length, DRAWN_AT_ONCE):
-            part = rows[first : first + DRAWN_AT_ONCE]
-            uniform = stream.random(len(part)) * self._cumulative[-1]
-            order = np.argsort(uniform)  # neighbours are found together: far fewer cache misses
-            part[order] = np.searchsorted(self._cumulative, uniform[order], side="right")  # "right": never a score of 0
-        return torch.from_numpy(np.minimum(rows, self._last, out=rows))
 
     @property
     def identity(self) -> bytes:
-        """Probabilities, seed and length."""
-        return self.probabilities.tobytes() + f"{self.seed} {self.length}".encode()
+        """Probabilities, seed and number of samples."""
+        return self.probabilities.tobytes() + f"{self.seed} {self.num_samples}".encode()
 
     @property
     def effective_sample_size(self) -> float:
-        """1 / sum of squared probabilities: how many equally likely rows would be as even as this."""
+        """1 / sum of squared probabilities: how many equally likely samples would be as even as this."""
         return effective_sample_size(self.probabilities)
 
     def __repr__(self) -> str:
         rows, rests = len(self.probabilities), self.effective_sample_size
         of = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
         return f"ScoreSampler({rows:,} rows, seed={self.seed}{of}, effective sample size {rests:,.1f})"
+
+
+def probabilities(scores: ArrayLike | Tensor, temperature: float = 1, clip: float | None = None) -> Shares:
+    """(n,) in float64: scores to the power 1/temperature divided by their sum, none above clip/n."""
+    if isinstance(scores, Tensor):
+        values: Shares = scores.detach().cpu().to(torch.float64, copy=True).numpy()
+    else:
+        try:
+            values = np.array(scores, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise Misuse(f"scores must be a vector with one number per row: {error}; give numbers") from None
+    check_scores(values)
+    if not 0 < temperature < float("inf"):
+        raise Misuse(f"temperature must be above 0 (1 for the scores themselves), got {temperature:g}")
+    values /= values.max()  # so that the sum of very large scores stays finite
+    if temperature != 1:
+        np.power(values, 1 / temperature, out=values)
+    values /= values.sum()
+    if clip is not None:
+        cap(values, clip)
+    return values
+
+
+def check_scores(values: Shares) -> None:
+    """Refuse what cannot be a score per sample."""
+    if values.ndim != 1 or not len(values):
+        raise Misuse(f"scores must be a vector with one number per row, got shape {values.shape}")
+    for what, wrong in (("not finite (NaN or infinite)", ~np.isfinite(values)), ("negative", values < 0)):
+        if wrong.any():
+            raise Misuse(
+                f"{np.count_nonzero(wrong):,} of {len(values):,} scores are {what}, the first in row {wrong.argmax()}; "
+                "leave such rows out, or score with a model that has not diverged"
+            )
+    if not values.max() > 0:
+        raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
+
+
+def cap(shares: Shares, clip: float) -> None:
+    """Make no share larger than clip/n, in place; what is cut off goes to the others in proportion to their shares."""
+    most, positive = clip / len(shares), int(np.count_nonzero(shares))
+    if not clip >= 1:
+        raise Misuse(f"clip must be at least 1 (a multiple of the uniform probability), got {clip:g}")
+    if positive * most < 1:
+        raise Misuse(
+            f"clip={clip:g} cannot hold: only {positive:,} of {len(shares):,} scores are above 0; "
+            f"take at least {len(shares) / positive:.4g}"
+        )
+    full = np.zeros(len(shares), bool)
+    while True:  # each round fills at least one more share
+        new = (shares > most) & ~full
+        if not new.any():
+            return
+        full |= new
+        shares[full] = most
+        rest = 1 - most * int(full.sum())
+        others = shares.sum(where=~full)
+        if others <= 0 or rest <= 0:
+            return
+        np.multiply(shares, rest / others, out=shares, where=~full)
+
+
+def effective_sample_size(shares: Shares) -> float:
+    """1 / sum of squared shares."""
+    return float(1 / np.square(shares).sum())
 
 
 def place(rank: int | None, world_size: int | None) -> tuple[int, int]:

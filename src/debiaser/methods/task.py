@@ -22,7 +22,7 @@ from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.forward import Outputs, collect, look, reduce
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import RowSampler
+from debiaser.learn.sampler import IndexSampler
 
 
 class Method(Protocol):
@@ -96,7 +96,7 @@ class Task:
         self,
         objective: Objective,
         stage: str,
-        sampler: RowSampler | None = None,
+        sampler: IndexSampler | None = None,
         length: float = 1,
         until: int | None = None,
         owner: str = "",
