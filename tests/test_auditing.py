@@ -21,7 +21,7 @@ from debiaser.auditing.diagnosis import (
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.inputs import Material, of_steps
 from debiaser.auditing.jobs import Answers, Average, Job, Mistake, read_answers, read_job, run
-from debiaser.data.formats import kept_arrays
+from debiaser.data.cache import load_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
 from debiaser.io import python, surroundings, write_arrays
@@ -154,8 +154,8 @@ def test_a_bit_that_flipped_in_what_was_kept_is_noticed(tmp_path: Path, caplog: 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
     path.write_bytes(content)
-    assert kept_arrays(path) is None and "is damaged" in caplog.text
-    assert kept_arrays(tmp_path / "absent.npz") is None and caplog.text.count("damaged") == 1
+    assert load_arrays(path) is None and "is damaged" in caplog.text
+    assert load_arrays(tmp_path / "absent.npz") is None and caplog.text.count("damaged") == 1
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

@@ -88,7 +88,7 @@ LAYOUTS: dict[str, Layout] = {"folder": as_folder, "archive": as_archive, "sprit
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty data folder; the set is known as 500 and 100 pictures."""
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    monkeypatch.setattr(sources, "cache", lambda: tmp_path / "cache" / "data")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     parts = parts_of([each.shape for each in ARRAYS.values()], [sources.digest(each) for each in ARRAYS.values()])
     monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], parts=parts, sources=()))
     (tmp_path / "data").mkdir()
@@ -185,14 +185,14 @@ def test_pictures_are_corrupted_as_their_bias_says_and_kept(small: Path, tmp_pat
     assert int(against.sum()) == sum(round(0.05 * n) for n in np.bincount(b.train.y.numpy()))
     assert torch.bincount(b.truth["test"].bias[:, 0]).tolist() == [10] * 10 and len(NAMES) == 10
 
-    kept = sorted((tmp_path / "cache" / "ccifar").glob("*.npy"))
+    kept = sorted((tmp_path / "cache" / "debiaser" / "ccifar").glob("*.npy"))
     assert len(kept) == 3
     told.clear()
     with listening(lambda *step: told.append(step)):
         again = cifar.load_ccifar(small, 0.05, 0)
     assert not told and torch.equal(again.train.batch(torch.arange(450)).x, x), "the second time they are read"
-    damaged = next(path for path in kept if path.name.startswith("train"))
-    damaged.write_bytes(damaged.read_bytes()[:1000])
+    for damaged in kept:
+        damaged.write_bytes(damaged.read_bytes()[:1000])
     assert torch.equal(cifar.load_ccifar(small, 0.05, 0).train.batch(torch.arange(450)).x, x), "made anew when damaged"
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import layouts
-from debiaser.data import cache
 from debiaser.data.benchmarks import civilcomments
 from debiaser.data.benchmarks.civilcomments import Tokens
+from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.paper.metrics import accuracies
@@ -79,7 +79,7 @@ def test_tokens_as_the_network_takes_them(tmp_path: Path, tokenizer: str) -> Non
     assert b.valid.batch(torch.tensor([0])).x["input_ids"].tolist() == [[2, 3]], "as long as the longest of the batch"
     again = load(tmp_path, tokenizer=tokenizer, length=6)
     assert torch.equal(again.train.batch(torch.tensor([1, 0])).x["input_ids"], x["input_ids"])
-    assert len(list(cache.folder().iterdir())) == 1, "one file for all splits, found again"
+    assert len(list(user_cache("kept").glob("*.npy"))) == 1, "one file for all splits, found again"
 
 
 def test_a_missing_tokenizer_is_told_only_when_it_is_needed(tmp_path: Path) -> None:

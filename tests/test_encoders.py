@@ -17,7 +17,8 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data import sources, weights
+from debiaser.data import weights
+from debiaser.data.cache import user_cache
 from debiaser.data.weights import Weights
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import EfficientNetLite0, Encoder, SameConv, find_encoder, preprocessing
@@ -30,9 +31,9 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty user cache, and no data folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    if not sources.cache().is_relative_to(tmp_path):
+    if not user_cache("data").is_relative_to(tmp_path):
         pytest.skip("the user cache cannot be moved on this system: this test did not run")
-    return sources.cache()
+    return user_cache("data")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from debiaser.cli import app
 from debiaser.cli.app import ClickError, one_line
 from debiaser.cli.own import checked_verdicts, read_array
 from debiaser.data.archives import open_bundle
-from debiaser.data.formats import FormatError, kept_arrays, read_npz
+from debiaser.data.cache import load_arrays
+from debiaser.data.formats import FormatError, read_npz
 from debiaser.data.images import DecodeError, decode
 from debiaser.data.own.rows import as_labels
 from debiaser.data.own.table import Columns, read_csv, read_table
@@ -129,7 +130,7 @@ def readers(folder: Path) -> Readers:
         "json, baseline": ([baseline], through_file(lambda path: checked_verdicts("biased", path)), (Problem,)),
         "npz": (arrays(), through_file(lambda path: read_npz(path, shapes)), (FormatError,)),
         "npz, report": (arrays(), through_file(lambda path: read_details(path.parent), "run/vectors.npz"), ()),
-        "npz, kept": (arrays(), through_file(kept_arrays), ()),
+        "npz, kept": (arrays(), through_file(load_arrays), ()),
         "npy": ([plain.getvalue()], through_file(array), (Problem,)),
         "tar": (archives("tar"), through_file(whole_bundle), (FormatError,)),
         "zip": (archives("zip"), through_file(whole_bundle), (FormatError,)),

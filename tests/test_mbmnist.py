@@ -39,7 +39,7 @@ def idx(array: np.ndarray) -> bytes:
 def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The four sets made small: two as npz, one as gzipped idx, letters as the original's plain idx (transposed)."""
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
-    monkeypatch.setattr(sources, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "data"
     for number, name in enumerate(mnist.SETS.values()):
         original = name == "emnist_letters"
@@ -153,7 +153,7 @@ def test_a_run_tells_every_attribute(small_sets: Path, tmp_path: Path) -> None:
 
 
 def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sources, "cache", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (x, y), known = tiles(2, 100, 10), 60
     arrays = dict(zip(KEYS, (x, y, x, y), strict=True))
     parts = parts_of(

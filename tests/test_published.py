@@ -14,9 +14,9 @@ from PIL import Image
 
 import layouts
 import web_site
-from debiaser.data import cache as kept
 from debiaser.data.archives import open_bundle
 from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
+from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.formats import FormatError
 from debiaser.data.holdings import HOLDINGS, status
@@ -120,18 +120,18 @@ def test_pictures_are_kept_once_for_all_seeds_and_a_large_set_is_not(
     write_tar(layouts.bar(), tmp_path / "bar.tar")
     seeds = [bar.load(tmp_path, None, seed, partial=True) for seed in (0, 1)]
     found = [pixels(b, part) for b in seeds for part in ("train", "valid", "test")]
-    assert len(list(kept.folder().iterdir())) == 1
+    assert len(list(user_cache("kept").glob("*.npy"))) == 1
     monkeypatch.setattr(gallery, "ROOM", 90 * 224 * 224 * 3)  # one file too many for it
-    shutil.rmtree(kept.folder())
+    shutil.rmtree(user_cache("kept"))
     assert all(map(torch.equal, found, [pixels(b, part) for b in seeds for part in ("train", "valid", "test")]))
-    assert not kept.folder().exists()
+    assert not user_cache("kept").exists()
 
 
 def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) -> None:
     path = write_tar(layouts.bar(), tmp_path / "bar.tar")
     before = pixels(bar.load(tmp_path, None, 0, partial=True, size=32))
-    (file,), files = kept.folder().iterdir(), 91  # the pictures and a page about them
-    assert file.stat().st_size == files * (4 + 32 * 32 * 3)
+    (file,), files = user_cache("kept").glob("*.npy"), 91  # the pictures and a page about them
+    assert file.stat().st_size == 128 + files * 32 * 32 * 3
     content = path.read_bytes()
     facts = path.stat()
     path.write_bytes(content[:512] + bytes(1000) + content[1512:])  # the first picture is no longer one
@@ -141,7 +141,7 @@ def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) 
     path.write_bytes(content)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     kept_bytes = bytearray(file.read_bytes())
-    kept_bytes[4 * files + 20 * 32 * 32 * 3 + 5] ^= 1  # inside train/, which comes after that page and test/
+    kept_bytes[128 + 20 * 32 * 32 * 3 + 5] ^= 1  # inside train/, which comes after that page and test/
     file.write_bytes(kept_bytes)
     assert torch.equal(pixels(bar.load(tmp_path, None, 0, partial=True, size=32)), before)
 

@@ -20,8 +20,8 @@ from debiaser.auditing.marks import apply_confirmed, match_marks
 from debiaser.auditing.output import keep
 from debiaser.auditing.selection import prove
 from debiaser.auditing.verdict import BIASED
+from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, read_own
-from debiaser.data.sources import cache
 from debiaser.errors import Misuse
 from debiaser.learn.engine import Listener, Silence
 from debiaser.learn.machine import environment
@@ -182,7 +182,7 @@ def look(subject: Subject, pool: Any, request: Request) -> Examined:
 
 def work_folder(own: OwnData, request: Request) -> Path:
     """Where models are kept, so that the same command goes on from there."""
-    return request.out or cache().parent / "audits" / own.identity
+    return request.out or user_cache("audits") / own.identity
 
 
 def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:

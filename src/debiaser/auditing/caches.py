@@ -3,14 +3,14 @@
 import shutil
 from pathlib import Path
 
-from debiaser.data.sources import cache
+from debiaser.data.cache import user_cache
 
 KEPT = {"data"}  # raw data sets are not a cache of audits
 
 
 def remove_caches() -> int:
     """How many bytes were freed; raw data sets stay."""
-    root, freed = cache().parent, 0
+    root, freed = user_cache("data").parent, 0
     for folder in sorted(root.iterdir()) if root.is_dir() else []:
         if folder.name in KEPT:
             continue

@@ -25,10 +25,11 @@ from debiaser.auditing.inputs import (
 )
 from debiaser.auditing.jobs import Answers, Job, Rows, run
 from debiaser.auditing.views import View
+from debiaser.data.cache import ArrayCache
 from debiaser.data.own import OwnData
 from debiaser.io import numpy_stream
 from debiaser.learn.engine import Listener
-from debiaser.learn.features import Filling
+from debiaser.learn.features import fill
 from debiaser.learn.groups import balancing_weights
 from debiaser.report.tables import signed, with_interval
 
@@ -97,8 +98,8 @@ def with_copies(
             found = [torch.from_numpy(own[first])] + ([enter(copies(copied - len(own)))] if len(copied) else [])
             yield part, torch.cat(found)
 
-    file = Filling.of(cache_folder(), (len(own) + count, *own.shape[1:]), own.dtype, "copies", identity)
-    return replace(subject.material, array=file_of(file.array(stream, torch.as_tensor, listener)), identity=identity)
+    cache = ArrayCache(cache_folder(), (len(own) + count, *own.shape[1:]), own.dtype, "copies", identity)
+    return replace(subject.material, array=file_of(fill(cache, stream, torch.as_tensor, listener)), identity=identity)
 
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"

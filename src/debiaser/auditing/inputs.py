@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.augment import PAPER, Augmentation
+from debiaser.data.cache import Array, user_cache
 from debiaser.data.images import GREY, Files, Pictures
 from debiaser.data.own import OwnData, Texts
 from debiaser.data.own.rows import as_labels
 from debiaser.data.own.splits import deal
-from debiaser.data.sources import cache
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_json
 from debiaser.learn.encoders import Encoder, find_encoder
 from debiaser.learn.engine import Listener
-from debiaser.learn.features import Array, Stream, features, pixels
+from debiaser.learn.features import Stream, features, pixels
 from debiaser.learn.nets import FeatureHead, new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.debias import as_split
@@ -450,7 +450,7 @@ def file_of(array: Array) -> Path:
 
 def cache_folder() -> Path:
     """Where pixels and features are kept."""
-    return cache().parent / "features"
+    return user_cache("features")
 
 
 class Changed(Problem):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from debiaser.auditing.inputs import Material
 from debiaser.data.augment import Augmentation
-from debiaser.data.formats import kept_arrays
+from debiaser.data.cache import load_arrays
 from debiaser.errors import INTERRUPTED, Problem, lack_of_memory
 from debiaser.io import derive, python, surroundings, write_arrays, write_json
 from debiaser.learn.checkpoint import read_tensors, write_tensors
@@ -158,7 +158,7 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def read_answers(own: Path) -> Answers | None:
     """What the job's model said; None where it is not done, or a file of it is damaged."""
-    stored = kept_arrays(own / "answers.npz")
+    stored = load_arrays(own / "answers.npz")
     if stored is None:
         return None
     try:

@@ -16,7 +16,7 @@ from debiaser.auditing.crossval import Desk, OutOfFold, ask_panel, read_panel
 from debiaser.auditing.estimates import CHUNK, DRAWS, Estimate
 from debiaser.auditing.inputs import Subject, pictures_of, texts_of
 from debiaser.auditing.views import VIEWS, View, text_views, with_matters
-from debiaser.data.formats import kept_arrays
+from debiaser.data.cache import load_arrays
 from debiaser.data.own.splits import units_per_class
 from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream, write_arrays
@@ -320,7 +320,7 @@ def remember(path: Path, asked: dict[str, Asked], untested: tuple[Untested, ...]
 
 def remembered(path: Path, views: Sequence[View]) -> tuple[dict[str, Asked], tuple[Untested, ...]] | None:
     """What was kept about these views; nothing where that cannot be read."""
-    kept = kept_arrays(path)
+    kept = load_arrays(path)
     if kept is None:
         return None
     asked = {str(name): Asked(*(kept[f"{part}.{name}"] for part in PARTS)) for name in kept["views"]}

@@ -4,7 +4,6 @@ import errno
 import gzip
 import io
 import json
-import logging
 import lzma
 import math
 import shutil
@@ -15,14 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-
-from debiaser.errors import printable
-from debiaser.io import UNREADABLE
 
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -30,7 +25,6 @@ Shape = tuple[int, ...]
 NPY_HEADER = 4096  # more than the header of any plain array needs
 BAD_HEADER = (ValueError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError)  # what numpy raises of one
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
-log = logging.getLogger("debiaser")
 
 
 class FormatError(Exception):
@@ -73,19 +67,6 @@ def read_npz(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Bytes]:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise FormatError(path, "is not a readable npz file, or is cut off or damaged") from error
-
-
-def kept_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
-    """What we kept in an `.npz` to save work; None where nothing is, or it is damaged, which is said."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except FileNotFoundError:
-        return None
-    except UNREADABLE as error:
-        why = printable(str(error)) or type(error).__name__
-        log.warning("%s is damaged (%s); what was in it is made again", path, why)
-        return None
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, key: str, shape: Shape) -> Bytes:

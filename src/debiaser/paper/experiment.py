@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from debiaser.data import DATASETS
 from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.benchmarks.gallery import Gallery
-from debiaser.data.sources import cache
+from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark, Split
 from debiaser.errors import Misuse, Problem
 from debiaser.io import locked, write_arrays, write_json
@@ -87,7 +87,7 @@ def encode(gallery: Gallery, encoder: Encoder, listener: Listener | None = None)
     def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         return ((part, pictures.pixels(part)) for part in torch.split(rows, BATCH))
 
-    return features(encoder, pictures.identity, len(pictures.names), stream, cache().parent / "features", listener)
+    return features(encoder, pictures.identity, len(pictures.names), stream, user_cache("features"), listener)
 
 
 def encoded(split: Split, gallery: Gallery, array: NDArray[Any], place: Mapping[str, int]) -> Split:

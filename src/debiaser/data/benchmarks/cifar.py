@@ -1,6 +1,6 @@
 """Corrupted CIFAR-10: class k goes with corruption k, in exact proportions by rank within each class (as LfF does)."""
 
-import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from debiaser.data import bias as inject
 from debiaser.data import sources as raw
-from debiaser.data.benchmarks.corruptions import NAMES, VERSION, corrupt
+from debiaser.data.benchmarks.corruptions import CHUNK, NAMES, VERSION, corrupt
+from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import report
-from debiaser.data.formats import BAD_HEADER
 from debiaser.data.split import Benchmark, Split, Truth
-from debiaser.io import explain, locked, numpy_stream, replacing
+from debiaser.io import numpy_stream
 
 # --- CIFAR-10 as it is, without an injected shortcut: 45,000 / 5,000 / 10,000
 
@@ -81,42 +81,17 @@ def corrupted(
     photographs: Photographs, bias: NDArray[np.int64], severity: int, seed: int, part: str
 ) -> NDArray[np.uint8]:
     """(n, 3, 32, 32) each picture under the corruption of its bias: from the cache, else made and kept there."""
-    path = raw.cache().parent / "ccifar" / f"{part}-{identity(photographs, bias, severity, seed)}.npy"
-    with locked(path.with_suffix(".lock")):
-        kept = _read(path, (len(bias), *photographs.pictures.shape[1:]))
-        if kept is not None:
-            return kept
-        what, total = f"corrupting CIFAR-10, {part}", photographs.pictures[0].size * len(bias)
-        done = 0
+    pictures, _, rows = photographs
+    # All that decides the bytes; the raw set is checked before.
+    decisive = f"{VERSION}/{severity}/{seed}/{raw.SETS['cifar10'].parts}", rows.tobytes().hex(), bias.tobytes().hex()
+    cache = ArrayCache(user_cache("ccifar"), (len(bias), *pictures.shape[1:]), np.uint8, "pictures", *decisive)
 
-        def tell(pictures: int) -> None:
-            nonlocal done
-            done += pictures * photographs.pictures[0].size
-            report(what, done, total)
+    def compute(absent: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        absent = absent[np.argsort(bias[absent], kind="stable")]  # few corruptions at a time
+        for done in range(0, len(absent), CHUNK):
+            chosen = absent[done : done + CHUNK]
+            yield chosen, corrupt(pictures[rows[chosen]], bias[chosen], rows[chosen], severity, seed)
+            size = pictures[0].size
+            report(f"corrupting CIFAR-10, {part}", (done + len(chosen)) * size, len(absent) * size)
 
-        made = corrupt(photographs.pictures[photographs.rows], bias, photographs.rows, severity, seed, tell)
-        with replacing(path) as temporary, temporary.open("wb") as stream:
-            np.save(stream, made, allow_pickle=False)
-        return made
-
-
-def identity(photographs: Photographs, bias: NDArray[np.int64], severity: int, seed: int) -> str:
-    """A name for the corrupted pictures, made of everything that decides their bytes; the raw set is checked before."""
-    source = raw.SETS["cifar10"].parts
-    digest = hashlib.blake2b(f"{VERSION}/{severity}/{seed}/{source}".encode(), digest_size=10)
-    for array in (photographs.rows, bias):
-        digest.update(np.ascontiguousarray(array, dtype=np.int64).data)
-    return digest.hexdigest()
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
-    """The kept pictures, or None where there are none or the file is not what it should be."""
-    try:
-        pictures: NDArray[np.uint8] = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        return None
-    except (EOFError, *BAD_HEADER):  # damaged: made anew
-        return None
-    except OSError as error:
-        raise explain(error, path) from error
-    return pictures if pictures.shape == shape and pictures.dtype == np.uint8 else None
+    return np.array(cache.fill(compute))

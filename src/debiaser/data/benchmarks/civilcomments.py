@@ -18,7 +18,7 @@ from torch import Tensor
 
 from debiaser.data import bias
 from debiaser.data.archives import Bundle
-from debiaser.data.cache import Kept
+from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
 from debiaser.data.formats import FormatError
 from debiaser.data.published import FolderSet, compare, opened, telling
@@ -159,17 +159,17 @@ class Tokens:
     length: int
 
     def __call__(self, rows: Tensor) -> dict[str, Tensor]:
-        found = torch.from_numpy(self._kept.read(self.rows[rows.numpy()]))
+        found = torch.from_numpy(self._cache.read(self.rows[rows.numpy()], self._tokenise))
         lengths, numbers = found[:, 0], found[:, 1:]
         longest = int(lengths.max()) if len(lengths) else 0
         mask = torch.arange(longest)[None] < lengths[:, None]
         return {"input_ids": numbers[:, :longest].long(), "attention_mask": mask.long()}
 
     @cached_property
-    def _kept(self) -> Kept:
+    def _cache(self) -> ArrayCache:
         words = hashlib.blake2b(repr(sorted(self._maker.get_vocab().items())).encode(), digest_size=16).hexdigest()
-        key = " ".join([self.comments.bundle.identity, self.tokenizer, words, str(self.length)])
-        return Kept(key, len(self.comments.toxic), (1 + self.length,), np.int32, self._tokenise)
+        shape, identity = (len(self.comments.toxic), 1 + self.length), self.comments.bundle.identity
+        return ArrayCache(user_cache("kept"), shape, np.int32, "tokens", identity, self.tokenizer, words)
 
     @cached_property
     def _maker(self) -> Any:

@@ -352,12 +352,8 @@ def corrupt(
     rows: NDArray[np.int64],
     severity: int = 5,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
 ) -> Bytes:
-    """Pictures (n, 3, h, w), each under the corruption of its kind (n,); `rows` (n,) name their random streams.
-
-    `progress` is told how many more pictures are done.
-    """
+    """Pictures (n, 3, h, w), each under the corruption of its kind (n,); `rows` (n,) name their random streams."""
     if severity not in range(1, 6):
         raise Misuse(f"severity must be 1, 2, 3, 4 or 5, got {severity}")
     result = np.empty_like(pictures)
@@ -369,6 +365,4 @@ def corrupt(
                 streams = [np.random.Generator(np.random.Philox(key=[key, row])) for row in rows[part]]
                 changed = change(pictures[part].astype(np.float32) / 255, streams, severity)
                 result[part] = changed.clip(0, 1) * 255 + 1e-3  # cut down to whole levels, but 254.9999 is 255
-                if progress:
-                    progress(len(part))
     return result

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from debiaser.data import bias as inject
 from debiaser.data.archives import Bundle
-from debiaser.data.cache import Kept
+from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.formats import FormatError
 from debiaser.data.images import DecodeError, Pixels, decode
 from debiaser.data.split import Benchmark, Split, Truth
@@ -70,7 +70,7 @@ class Gallery:
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self._fits:
-            return channels_first(self._kept.read(self._places[rows.numpy()])).float().div_(255)
+            return channels_first(self._cache.read(self._places[rows.numpy()], self._decode_places)).float().div_(255)
         out = np.empty((len(rows), 3, *self.size), np.float32)
 
         def fill(place: int, pixels: Pixels) -> None:  # by the threads that decode; torch would start more within each
@@ -101,16 +101,23 @@ class Gallery:
         return max(self.size) <= SMALL or len(self.bundle.entries) * math.prod(self.size) * 3 <= ROOM
 
     @cached_property
-    def _kept(self) -> Kept:
+    def _cache(self) -> ArrayCache:
         """The decoded pictures of the whole set, by number: whatever seed or split asks for one, it is kept once."""
-        every, key = sorted(self.bundle.entries), " ".join([self.bundle.identity, self.shape, str(self.size)])
-        return Kept(key, len(every), (*self.size, 3), np.uint8, lambda rows: self._decode([every[row] for row in rows]))
+        shape = (len(self.bundle.entries), *self.size, 3)
+        return ArrayCache(user_cache("kept"), shape, np.uint8, "pixels", self.bundle.identity, self.shape)
 
     @cached_property
     def _places(self) -> npt.NDArray[np.int64]:
         """(n,) the numbers of our pictures in the whole set."""
-        number = {name: place for place, name in enumerate(sorted(self.bundle.entries))}
+        number = {name: place for place, name in enumerate(self._every)}
         return np.array([number[name] for name in self.names], np.int64)
+
+    @cached_property
+    def _every(self) -> list[str]:
+        return sorted(self.bundle.entries)
+
+    def _decode_places(self, places: npt.NDArray[np.int64]) -> Pixels:
+        return self._decode([self._every[place] for place in places])
 
     def _decode(self, names: Sequence[str]) -> Pixels:
         out = np.empty((len(names), *self.size, 3), np.uint8)

@@ -17,11 +17,10 @@ from PIL import ExifTags, Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from debiaser.data.formats import kept_arrays
+from debiaser.data.cache import load_arrays, user_cache
 from debiaser.data.images import ORIENTATION, Contents, DecodeError, Pixels, content_digest, decode, open_header
 from debiaser.data.own.rows import MISSING, Labels, Rows, as_labels, first, shown
 from debiaser.data.own.splits import deal, units_per_class
-from debiaser.data.sources import cache
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_arrays
 
@@ -77,9 +76,9 @@ def new_survey(n: int) -> Survey:
 
 def survey(contents: Contents, name: str, folder: Path | None = None, progress: Progress | None = None) -> Survey:
     """What there is to see of each picture; what was seen before is remembered in `folder` under this name."""
-    path = (folder or cache().parent / "reading") / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
+    path = (folder or user_cache("reading")) / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
     found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
-    kept = kept_arrays(path) or {}
+    kept = load_arrays(path) or {}
     known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
     fresh: list[int] = []
     for row in range(len(contents)):
