@@ -82,10 +82,12 @@ def assert_same(one: Path, two: Path) -> None:
 
 
 def children(process: int) -> list[int]:
-    """The processes that this one has started and that run."""
+    """The workers that this one has started and that run."""
     found = []
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
+            if b"resource_tracker" in (status.parent / "cmdline").read_bytes():
+                continue  # of Python's own, beside the workers of a pool
             facts = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         except OSError:
             continue  # it has ended meanwhile

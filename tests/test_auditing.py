@@ -1,7 +1,6 @@
 """The machinery of an audit: jobs that are found again, models that never saw what they judge, kinds, intervals."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,11 @@ from debiaser.auditing.diagnosis import (
 )
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.inputs import Material, of_steps
-from debiaser.auditing.jobs import Answers, Average, Job, Mistake, read_answers, read_job, run
+from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job, run
 from debiaser.data.cache import load_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
-from debiaser.io import python, surroundings, write_arrays
+from debiaser.io import write_arrays
 from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
@@ -181,15 +180,9 @@ def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
 ) -> None:
     """What went wrong there comes with it, for the report; nothing is printed in between."""
     jobs = [make_job(Material(tmp_path / "absent.npy", material.classes, "gone"), labels, seed=seed) for seed in (0, 1)]
-    with pytest.raises(Mistake, match="in a worker: FileNotFoundError") as raised:
+    with pytest.raises(FileNotFoundError) as raised:
         run(jobs, tmp_path, "easy", Silence(), workers=2)
-    assert "Traceback" in raised.value.__notes__[0] and "Traceback" not in capfd.readouterr().err
-
-
-def test_a_worker_ends_when_nobody_talks_to_it_any_more() -> None:
-    line = python("-m", "debiaser.auditing.jobs")
-    done = subprocess.run(line, env=surroundings(), input="", capture_output=True, timeout=60)
-    assert done.returncode == 0 and done.stdout == b""
+    assert "Traceback" in str(raised.value.__cause__) and "Traceback" not in capfd.readouterr().err
 
 
 def test_intervals_resample_units_not_rows() -> None:

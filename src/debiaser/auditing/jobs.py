@@ -8,17 +8,20 @@ import hashlib
 import json
 import logging
 import os
-import queue
-import subprocess
+import signal
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from multiprocessing import Pipe, active_children, get_context, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import safetensors
@@ -29,10 +32,10 @@ from torch import Tensor, nn
 from debiaser.auditing.inputs import Material
 from debiaser.data.augment import Augmentation
 from debiaser.data.cache import load_arrays
-from debiaser.errors import INTERRUPTED, Problem, lack_of_memory
-from debiaser.io import derive, python, surroundings, write_arrays, write_json
+from debiaser.errors import INTERRUPTED, Problem
+from debiaser.io import derive, write_arrays, write_json
 from debiaser.learn.checkpoint import read_tensors, write_tensors
-from debiaser.learn.engine import Listener, Row, Silence, steps_in
+from debiaser.learn.engine import Listener, Silence, steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.machine import keep_freed_memory
@@ -244,10 +247,9 @@ def answer_inputs(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
         return np.asarray(torch.cat(parts).double().softmax(1))
 
 
-# --- Several processes that work on jobs; each is told a folder per line and answers with its progress
+# --- Running jobs, in this process or in a pool of several
 
-EVERY = 0.3  # seconds between a worker's words
-TALK = 1  # the pipe that they go through: our end of the worker's standard output
+POLL = 0.2  # seconds between looks at the workers' progress
 
 
 def run(jobs: Sequence[Job], folder: Path, stage: str, listener: Listener, workers: int = 1) -> list[Answers]:
@@ -260,7 +262,7 @@ def run(jobs: Sequence[Job], folder: Path, stage: str, listener: Listener, worke
         listener.begin(stage, total, total - sum(job.steps for job in missing))
         written = [job.write(folder) for job in missing]
         if min(workers, len(missing)) > 1:
-            share_out(written, min(workers, len(missing)), listener)
+            run_in_pool(written, min(workers, len(missing)), listener)
         else:
             for own in written:
                 work(own, OneBar(listener))
@@ -283,149 +285,87 @@ class OneBar(Silence):
         self.step = listener.step  # type: ignore[method-assign]
 
 
-def share_out(folders: Sequence[Path], workers: int, listener: Listener) -> None:
-    """Give every worker the next job until none is left; the first problem ends it all."""
-    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    for own in folders:
-        waiting.put(own)
-    problems: list[Exception] = []
-    lock = threading.Lock()
-    crew = [hire(max(1, torch.get_num_threads() // workers)) for _ in range(workers)]
-    threads = [
-        threading.Thread(target=attend, args=(each, waiting, listener, lock, problems), daemon=True) for each in crew
-    ]
+def run_in_pool(folders: Sequence[Path], workers: int, listener: Listener) -> None:
+    """Do the jobs of these folders in so many processes, which report every step through one pipe.
+
+    The first problem ends all of them, as does Ctrl-C; what was finished is kept by its folder.
+    """
+    threads = max(1, torch.get_num_threads() // workers)
+    reader, writer = Pipe(duplex=False)
+    others = set(active_children())
+    with spawning(OMP_NUM_THREADS=str(threads)):
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (writer, threads))
+        waiting = {pool.submit(work_in_pool, own) for own in folders}
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # a join without a time limit cannot be interrupted everywhere
-                thread.join(0.5)
-    finally:
-        for each in crew:
-            dismiss(each)
-    if problems:
-        raise problems[0]
-
-
-def hire(threads: int) -> subprocess.Popen[str]:
-    """A worker process; it ends when we do, since its standard input ends then. A terminal's Ctrl-C is for us alone."""
-    return subprocess.Popen(  # noqa: S603 (our own words)
-        python("-m", "debiaser.auditing.jobs"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=surroundings(OMP_NUM_THREADS=str(threads)),
-        process_group=0,
-    )
-
-
-def attend(
-    worker: subprocess.Popen[str],
-    waiting: "queue.SimpleQueue[Path]",
-    listener: Listener,
-    lock: threading.Lock,
-    problems: list[Exception],
-) -> None:
-    """Hand jobs to one worker and pass on what it says."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    while not problems:
-        try:
-            own = waiting.get_nowait()
-        except queue.Empty:
-            return
-        try:
-            worker.stdin.write(json.dumps(str(own)) + "\n")
-            worker.stdin.flush()
-        except (OSError, ValueError):  # it ended, or was dismissed meanwhile
-            problems.append(died(worker))
-            return
-        for line in worker.stdout:
-            word = json.loads(line)
-            with lock:
-                for _ in range(word.get("steps", 0)):
+        while waiting:
+            done, waiting = wait(waiting, POLL, FIRST_EXCEPTION)
+            while reader.poll():
+                for _ in os.read(reader.fileno(), 1 << 16):
                     listener.step()
-            if "problem" in word:
-                problems.append(Problem(word["problem"]))
-            if "mistake" in word:
-                problems.append(Mistake(word["mistake"]))
-            if word.keys() & {"done", "problem", "mistake"}:
-                break
-        else:
-            problems.append(died(worker))
+            for each in done:
+                each.result()
+    except BaseException as error:
+        for process in set(active_children()) - others:
+            process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise Problem(
+                "a worker process ended unexpectedly, perhaps for lack of memory; the same command goes on from what "
+                "is done, --workers 1 needs the least memory"
+            ) from error
+        raise
+    finally:
+        pool.shutdown()
+        reader.close()
+        writer.close()
 
 
-class Mistake(RuntimeError):
-    """A mistake of ours in a worker: its last line as the message, the whole below it for the report."""
+@contextmanager
+def spawning(**variables: str) -> Iterator[None]:
+    """While it is open, processes that we start have these environment variables and leave Ctrl-C to us.
 
-    def __init__(self, trace: str) -> None:
-        super().__init__(f"in a worker: {trace.strip().splitlines()[-1]}")
-        self.add_note(trace)
-
-
-def died(worker: subprocess.Popen[str]) -> Problem:
-    """What to say of a worker that is gone."""
-    return Problem(
-        f"a worker process ended unexpectedly (code {worker.wait()}), perhaps for lack of memory; the same command "
-        "goes on from what is done, --workers 1 needs the least memory"
-    )
-
-
-def dismiss(worker: subprocess.Popen[str]) -> None:
-    """End a worker, whatever it is doing."""
-    worker.kill() if worker.stdin is None else worker.stdin.close()
+    They import nothing from the current folder (a `random.py` among a person's data) and not the caller's script
+    either, which so needs no `if __name__ == "__main__"`.
+    """
+    variables["PYTHONSAFEPATH"] = "1"
+    before = {name: os.environ.get(name) for name in variables}
+    path, script = sys.path[:], sys.modules["__main__"]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(variables)
+    sys.path[:], sys.modules["__main__"] = filter(None, path), ModuleType("__main__")
     try:
-        worker.wait(0.2)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait()
+        yield
+    finally:
+        sys.path[:], sys.modules["__main__"] = path, script
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class Telling(Silence):
-    """Counts steps and says how many there were, now and then."""
+class WorkerProgress(Silence):
+    """A worker's listener: a byte through the pool's pipe for every step."""
 
-    def __init__(self) -> None:
-        self.steps, self.said = 0, time.monotonic()
+    pipe: ClassVar[Connection]
 
     def step(self) -> None:
-        self.steps += 1
-        if time.monotonic() - self.said > EVERY:
-            self.tell()
-
-    def tell(self, **more: object) -> None:
-        os.write(TALK, (json.dumps({"steps": self.steps, **more}) + "\n").encode())
-        self.steps, self.said = 0, time.monotonic()
-
-    def end(self, stage: str, row: Row | None) -> None:  # noqa: ARG002
-        self.tell()
+        os.write(self.pipe.fileno(), b".")
 
 
-def main() -> None:
-    """A worker's life: a folder per line in, words of progress out, until standard input ends or nobody listens."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+def start_worker(pipe: Connection, threads: int) -> None:
+    """Set a worker process up; it ends when the process that started it does, however that ends."""
+    WorkerProgress.pipe = pipe
+    torch.set_num_threads(threads)
     keep_freed_memory()
-    try:
-        for line in sys.stdin:
-            serve(Path(json.loads(line)))
-    except BrokenPipeError:  # the one who hired us is gone
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Wait until the process that started this one is gone."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
         os._exit(INTERRUPTED)
 
 
-def serve(own: Path) -> None:
-    """Do one job, and tell how it ended."""
-    telling = Telling()
-    try:
-        work(own, telling)
-    except BrokenPipeError:
-        raise
-    except Problem as problem:
-        telling.tell(problem=str(problem))
-    except Exception as error:
-        short = lack_of_memory(error)
-        telling.tell(**({"problem": str(short)} if short else {"mistake": traceback.format_exc()}))
-    else:
-        telling.tell(done=True)
-
-
-if __name__ == "__main__":
-    main()
+def work_in_pool(own: Path) -> None:
+    """Do the job of this folder as a worker."""
+    work(own, WorkerProgress())
