@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from multiprocessing import Pipe, active_children, get_context, parent_process
+from multiprocessing import Pipe, active_children, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -329,9 +329,10 @@ def spawning(**variables: str) -> Iterator[None]:
     variables["PYTHONSAFEPATH"] = "1"
     before = {name: os.environ.get(name) for name in variables}
     path, script = sys.path[:], sys.modules["__main__"]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(variables)
     sys.path[:], sys.modules["__main__"] = filter(None, path), ModuleType("__main__")
+    resource_tracker.ensure_running()  # Python's own; to start it later would let Ctrl-C through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
