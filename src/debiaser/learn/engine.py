@@ -103,7 +103,7 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
     check_size(processes, recipe.batch_size)
     objective.to(stage.device)
     optimizer = new_optimizer(recipe, objective)
-    saved = processes.tell_state(checkpoint.load() if processes.main else None)
+    saved = processes.from_main(checkpoint.load)
     history: list[Row] = restore(objective, optimizer, saved) if saved else []
     sampler = stage.sampler or Shuffle(len(stage.split), stage.seed)
     last = recipe.epochs if until is None else min(until, recipe.epochs)
@@ -195,7 +195,7 @@ def step(
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     if shared:
-        shared.average_gradients()
+        stage.processes.average([each.grad for each in objective.parameters() if each.grad is not None])
     if stage.recipe.clip:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
     optimizer.step()
