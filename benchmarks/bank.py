@@ -37,7 +37,6 @@ from debiaser.data.benchmarks import digits
 from debiaser.data.own.splits import folds, units_per_class
 from debiaser.data.split import Split
 from debiaser.io import derive, locked, numpy_stream, write_text
-from debiaser.learn.engine import Silence
 
 IMBALANCE = 20  # rows of the largest class to those of the smallest, sizes in geometric steps
 DRAWS = 10  # of every set with a shortcut
@@ -159,9 +158,9 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "pixels.npy", split.read(torch.arange(len(y))).numpy())
     subject = Subject(own, Material(folder / "pixels.npy", own.classes, own.identity), None, 28)
-    desk = Desk(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work", Silence())
+    desk = Desk(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work")
     plain = plain_models(desk, plan.plain_seeds)
-    swaps = try_swaps(subject, desk, plain, find_views(subject, desk, ()), Silence())
+    swaps = try_swaps(subject, desk, plain, find_views(subject, desk, ()))
     if not isinstance(swaps, SwapTest):
         return CANNOT_TELL, [str(swaps)], None, "swaps"
     skill = diagnosis.above_chance(plain.answer == y, y)

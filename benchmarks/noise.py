@@ -25,7 +25,6 @@ from debiaser.auditing.inputs import Material, Subject, own_of
 from debiaser.data.benchmarks import mnist
 from debiaser.data.split import Benchmark
 from debiaser.io import write_text
-from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
 
@@ -84,7 +83,7 @@ def measure(
     draws = {PLAIN_PGD: examined.weight(1.0, trusting=False), WEIGHED: examined.weight(1.0)}
     everything = np.concatenate([benchmark.train.y[:train].numpy(), benchmark.test.y.numpy()])
     longer = Longer(material.array, material.classes, material.identity, epochs)
-    desk = Desk(longer, everything, np.full(len(everything), -1), examined.desk.folder, Silence(), workers)
+    desk = Desk(longer, everything, np.full(len(everything), -1), examined.desk.folder, workers)
     none = np.zeros(len(everything) - train)
     ways = {VANILLA: Way()} | {name: Way(np.concatenate([each, none]), augmented=True) for name, each in draws.items()}
     asked = np.arange(train, len(everything))

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.engine import Silence
 from debiaser.methods.task import Task
+from debiaser.progress import listening
 from two_stages import same
 
 
@@ -18,14 +18,14 @@ class Kill(Exception):
     """What ends the training."""
 
 
-class KillAt(Silence):
+class KillAt:
     """A listener that ends the training at this step."""
 
     def __init__(self, when: int) -> None:
         self.left = when
 
-    def step(self) -> None:
-        self.left -= 1
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        self.left -= step
         if self.left == 0:
             raise Kill
 
@@ -34,8 +34,8 @@ def check_resumed(
     method: Any, new_task: Callable[..., Task], when: int, folder: Path, expected: nn.Module, calm: Task
 ) -> None:
     """A fit that ends at this step and is begun again gives the weights and vectors of an undisturbed one."""
-    with pytest.raises(Kill):
-        method.fit(new_task(checkpoints=Checkpoints(folder), listener=KillAt(when)))
+    with pytest.raises(Kill), listening(KillAt(when)):
+        method.fit(new_task(checkpoints=Checkpoints(folder)))
     task = new_task(checkpoints=Checkpoints(folder))
     assert same(expected, method.fit(task)), f"killed at step {when}"
     assert task.journal.vectors.keys() == calm.journal.vectors.keys()

@@ -24,7 +24,6 @@ from debiaser.data.cache import load_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
 from debiaser.io import write_arrays
-from debiaser.learn.engine import Silence
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
 
@@ -89,7 +88,7 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
     flipped[0] = (flipped[0] + 1) % 10
 
     def probability(y: np.ndarray) -> np.ndarray:
-        desk = Desk(material, y, fold, tmp_path / "work", Silence(), epochs=1)
+        desk = Desk(material, y, fold, tmp_path / "work", epochs=1)
         return easy_models(desk, 1)[1].probability
 
     before, after = probability(labels), probability(flipped)
@@ -109,7 +108,7 @@ def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
     features[:2] *= -1  # the two that go against the rule
     np.save(tmp_path / "features.npy", features.astype(np.float32))
     made = Material(tmp_path / "features.npy", ("no", "yes"), f"made with {noise}")
-    desk, said = easy_models(Desk(made, y, np.arange(400) // 2 % 2, tmp_path / "work", Silence()), 1)
+    desk, said = easy_models(Desk(made, y, np.arange(400) // 2 % 2, tmp_path / "work"), 1)
     share = said.score / said.score.sum()
     assert desk.haste == haste and (1 / np.square(share).sum() >= 40) == (haste == 0)
     chosen = made.easy_recipes(desk.trained_on)[haste]
@@ -120,15 +119,15 @@ def test_what_is_done_is_not_done_again_and_damage_is_noticed(
     tmp_path: Path, material: Material, labels: np.ndarray
 ) -> None:
     job = make_job(material, labels)
-    (first,) = run([job], tmp_path, "easy", Silence())
+    (first,) = run([job], tmp_path, "easy")
     model = tmp_path / job.key / "model.safetensors"
     made = model.stat().st_mtime_ns
-    (second,) = run([job], tmp_path, "easy", Silence())
+    (second,) = run([job], tmp_path, "easy")
     assert model.stat().st_mtime_ns == made and np.array_equal(first.logits, second.logits)
     answers = tmp_path / job.key / "answers.npz"
     answers.write_bytes(answers.read_bytes()[:100])
     assert read_answers(tmp_path / job.key) is None
-    (third,) = run([job], tmp_path, "easy", Silence())
+    (third,) = run([job], tmp_path, "easy")
     assert np.array_equal(first.logits, third.logits)
 
 
@@ -138,11 +137,11 @@ def test_a_model_that_is_not_whole_is_trained_again_and_that_is_said(
 ) -> None:
     """Its answers are there still, but the swaps and the page ask the model itself."""
     job = make_job(material, labels)
-    run([job], tmp_path, "easy", Silence())
+    run([job], tmp_path, "easy")
     model = tmp_path / job.key / "model.safetensors"
     whole = model.read_bytes()
     model.write_bytes(whole[:-5]) if harm == "cut" else model.unlink()
-    run([job], tmp_path, "easy", Silence())
+    run([job], tmp_path, "easy")
     assert model.read_bytes() == whole and "it is trained again" in caplog.text
 
 
@@ -160,8 +159,8 @@ def test_a_bit_that_flipped_in_what_was_kept_is_noticed(tmp_path: Path, caplog: 
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
     jobs = [make_job(material, labels, seed=seed) for seed in range(3)]
     alone, shared = (
-        run(jobs, tmp_path / "1", "easy", Silence()),
-        run(jobs, tmp_path / "2", "easy", Silence(), workers=2),
+        run(jobs, tmp_path / "1", "easy"),
+        run(jobs, tmp_path / "2", "easy", workers=2),
     )
     for one, other in zip(alone, shared, strict=True):
         assert np.array_equal(one.logits, other.logits)
@@ -172,7 +171,7 @@ def test_a_problem_of_a_worker_is_told_and_ends_the_others(
 ) -> None:
     bad = make_job(material, labels, recipe=Recipe(epochs=1, batch_size=16, lr=1e30))
     with pytest.raises(Problem, match="NaN"):
-        run([bad, make_job(material, labels)], tmp_path, "easy", Silence(), workers=2)
+        run([bad, make_job(material, labels)], tmp_path, "easy", workers=2)
 
 
 def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
@@ -181,7 +180,7 @@ def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
     """What went wrong there comes with it, for the report; nothing is printed in between."""
     jobs = [make_job(Material(tmp_path / "absent.npy", material.classes, "gone"), labels, seed=seed) for seed in (0, 1)]
     with pytest.raises(FileNotFoundError) as raised:
-        run(jobs, tmp_path, "easy", Silence(), workers=2)
+        run(jobs, tmp_path, "easy", workers=2)
     assert "Traceback" in str(raised.value.__cause__) and "Traceback" not in capfd.readouterr().err
 
 
@@ -229,7 +228,7 @@ def test_much_noise_does_not_hide_the_rows_that_go_against_the_rule(tmp_path: Pa
     features[np.arange(n), classes + rule] += 8
     np.save(tmp_path / "features.npy", features)
     material = Material(tmp_path / "features.npy", tuple("abcde"), "two rules")
-    desk, easy = easy_models(Desk(material, y, np.arange(n) % 5, tmp_path, Silence()), 2)
+    desk, easy = easy_models(Desk(material, y, np.arange(n) % 5, tmp_path), 2)
     kind = judge_kinds(desk, easy, 2).kind
     assert (kind[flipped] == "mislabelled").mean() > 0.9
     assert (kind[conflicting & ~flipped] == "mislabelled").mean() < 0.25
@@ -243,7 +242,7 @@ def test_kinds_need_all_seeds() -> None:
 
 
 def test_judging_draws_rest_on_enough_rows(material: Material, labels: np.ndarray, tmp_path: Path) -> None:
-    desk = Desk(material, labels, np.arange(ROWS) % 5, tmp_path, Silence())
+    desk = Desk(material, labels, np.arange(ROWS) % 5, tmp_path)
     missed = np.arange(ROWS) < 2
     weight = judging_weights(desk, missed, np.where(missed, 0.5, 0))
     assert effective_sample_size(weight / weight.sum()) >= 0.1 * ROWS and weight[missed].sum() > 0
@@ -270,12 +269,11 @@ def test_recipes_take_about_the_steps_that_are_asked() -> None:
 
 def test_averaged_weights_are_the_mean_over_the_last_epoch() -> None:
     network = torch.nn.Linear(2, 1)
-    average = Average(Silence(), skip=2)
-    average.network, seen = network, []
+    average, seen = Average(network, skip=2), []
     for step in range(5):
         with torch.no_grad():
             network.weight.fill_(float(step**2))
-        average.step()
+        average("", step + 1, 5, 1, "steps")
         seen.append(float(step**2))
     assert average.state["weight"].unique().tolist() == pytest.approx([np.mean(seen[2:])])
 
@@ -283,7 +281,7 @@ def test_averaged_weights_are_the_mean_over_the_last_epoch() -> None:
 def test_a_job_may_average_and_says_so(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
     plain, averaged = make_job(material, labels), make_job(material, labels, averaged=True)
     assert plain.key != averaged.key and read_job(averaged.write(tmp_path)).key == averaged.key
-    one, other = run([plain, averaged], tmp_path, "easy", Silence())
+    one, other = run([plain, averaged], tmp_path, "easy")
     assert not np.array_equal(one.logits, other.logits)
     assert np.isfinite(other.logits).all()
 

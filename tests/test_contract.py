@@ -12,6 +12,7 @@ from debiaser.learn.recipe import Recipe
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
 from debiaser.paper.spec import Spec, new_spec
+from debiaser.progress import listening
 
 # Variants of PGD that the paper's studies need are methods of their own here.
 VARIANTS = {
@@ -127,21 +128,19 @@ def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchma
 def test_a_stage_that_two_runs_share_is_trained_once(tiny_task: Callable[..., Task], tmp_path: object) -> None:
     from pathlib import Path
 
-    from debiaser.learn.engine import Silence
+    stages: list[str] = []
 
-    class Count(Silence):
-        def __init__(self) -> None:
-            self.stages: list[str] = []
+    def count(what: str, _done: int, _total: int | None, step: int, _unit: str) -> None:
+        if not step:
+            stages.append(what)
 
-        def begin(self, stage: str, steps: int, done: int) -> None:
-            self.stages.append(stage)
-
-    folder, count = Path(str(tmp_path)), Count()
-    for p in (1, 2):
-        METHODS["pgd"](p=p).fit(tiny_task(checkpoints=Checkpoints(folder), listener=count))
-    assert count.stages == ["biased", "debiased", "debiased"]
-    METHODS["pgd"](alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder), listener=count))
-    assert count.stages[3:] == ["biased", "debiased"], "another alpha is another biased model"
+    folder = Path(str(tmp_path))
+    with listening(count):
+        for p in (1, 2):
+            METHODS["pgd"](p=p).fit(tiny_task(checkpoints=Checkpoints(folder)))
+        assert stages == ["biased", "debiased", "debiased"]
+        METHODS["pgd"](alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder)))
+    assert stages[3:] == ["biased", "debiased"], "another alpha is another biased model"
 
 
 def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_path: object) -> None:
@@ -154,8 +153,8 @@ def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_p
     recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
     alone = weights(joint.fit(tiny_task(recipe=recipe)))
     METHODS["pgd"]().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
-    with pytest.raises(Kill):
-        other = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder), listener=KillAt(11))
+    with pytest.raises(Kill), listening(KillAt(11)):
+        other = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
         METHODS["pgd"](joint=True, p=1).fit(other)
     task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
     assert same(alone, weights(joint.fit(task)))

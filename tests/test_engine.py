@@ -20,6 +20,7 @@ from debiaser.learn.losses import Supervised
 from debiaser.learn.recipe import Recipe, one_cycle
 from debiaser.methods import METHODS
 from debiaser.methods.task import Task
+from debiaser.progress import listening
 from kills import Kill, KillAt
 
 STAGES = ("biased", "debiased")
@@ -36,9 +37,10 @@ def test_interrupted_is_the_same_as_undisturbed(
     generator = torch.Generator().manual_seed(0)
     for _ in range(100):
         when = int(torch.randint(1, 8, (1,), generator=generator))
-        task = tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path), listener=KillAt(when))
+        task = tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path))
         try:
-            found = method.fit(task)
+            with listening(KillAt(when)):
+                found = method.fit(task)
             break
         except Kill:
             continue
@@ -82,8 +84,8 @@ def test_adam_resumes_too(tmp_path: Path) -> None:
 
     calm, broken = objective(), objective()
     fit(calm, Stage("s", split, recipe, 1), Checkpoint(None))
-    with pytest.raises(Kill):
-        fit(broken, Stage("s", split, recipe, 1, listener=KillAt(7)), Checkpoint(tmp_path / "state"))
+    with pytest.raises(Kill), listening(KillAt(7)):
+        fit(broken, Stage("s", split, recipe, 1), Checkpoint(tmp_path / "state"))
     again = objective()
     history = fit(again, Stage("s", split, recipe, 1), Checkpoint(tmp_path / "state"))
     assert len(history) == 4

@@ -18,7 +18,6 @@ from debiaser.data import bias as inject
 from debiaser.data.benchmarks import digits
 from debiaser.data.split import Split
 from debiaser.learn.encoders import Encoder
-from debiaser.learn.engine import Silence
 
 CLASSES, PER_CLASS = 4, 90
 COLOUR = VIEWS[0]
@@ -34,7 +33,7 @@ def examined_of(subject: Subject, pool: Rows, folder: Path, epochs: int | None =
     """As much of an examination as copies and a trial need; no row weighs more than another of its class."""
     y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
     place[pool] = np.arange(len(pool))
-    desk = Desk(subject.material, y, np.where(place < 0, -1, 0), folder, Silence(), epochs=epochs)
+    desk = Desk(subject.material, y, np.where(place < 0, -1, 0), folder, epochs=epochs)
     kinds = SimpleNamespace(abstains="nobody asked", judge=None)
     return SimpleNamespace(
         subject=subject, desk=desk, pool=pool, place=place, kinds=kinds, weight=lambda *_, **__: desk.balanced()
@@ -51,7 +50,7 @@ def digits_by_colour() -> tuple[Subject, Rows]:
     pool = np.arange(CLASSES * PER_CLASS)
     bias = np.where(np.arange(len(y)) < len(pool), y, stream.integers(0, CLASSES, len(y)))
     read = inject.coloured(torch.from_numpy(part.pictures[rows]), torch.from_numpy(inject.draw_colours(bias, stream)))
-    return prepare(own_of(Split(torch.from_numpy(y), read)), None, Silence()), pool
+    return prepare(own_of(Split(torch.from_numpy(y), read)), None), pool
 
 
 def nearest_colour(pictures: torch.Tensor) -> Rows:
@@ -142,7 +141,7 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     seen, most = list[str](), [1000 + 600]
     texts = [(f"{WORDS[row % 2]}. It rained on film {row}", row % 2) for row in range(1000)]
     monkeypatch.setattr("debiaser.auditing.inputs.find_encoder", lambda *_: counting(seen, most))
-    subject, pool = prepare(own_of(texts), None, Silence()), np.arange(900)
+    subject, pool = prepare(own_of(texts), None), np.arange(900)
     examined, view = examined_of(subject, pool, tmp_path), word_view("tuesday", "thursday")
     with pytest.raises(KeyboardInterrupt):
         exchange(examined, view)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
-from debiaser.learn.engine import Silence
 from debiaser.learn.features import features, pixels
+from debiaser.progress import listening
 
 N, SIZE, WIDTH = 1300, 4, 6
 
@@ -90,23 +90,12 @@ def test_pixels_are_kept_by_the_same_means(tmp_path: Path) -> None:
 def test_an_interrupted_computation_goes_on_with_the_rows_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         features(encoder(), "data", N, Source(until=900), tmp_path)
-    rest, heard = Source(), Heard()
-    found = features(encoder(), "data", N, rest, tmp_path, heard)
+    rest, heard = Source(), []
+    with listening(lambda *told: heard.append(told)):
+        found = features(encoder(), "data", N, rest, tmp_path)
     assert rest.rows == list(range(900, N))
-    assert (heard.begun, heard.steps) == (("features", N, 900), N - 900)
+    assert heard[0] == ("features", 900, N, 0, "steps") and sum(told[3] for told in heard) == N - 900
     np.testing.assert_array_equal(found, WANTED)
-
-
-class Heard(Silence):
-    def __init__(self) -> None:
-        self.begun: tuple[str, int, int] | None = None
-        self.steps = 0
-
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        self.begun = (stage, steps, done)
-
-    def step(self) -> None:
-        self.steps += 1
 
 
 KILLED = """

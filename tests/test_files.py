@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,18 +110,19 @@ def test_only_ordinary_files_are_replaced_and_links_are_followed(tmp_path: Path)
     assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "x"
 
 
-def test_a_second_one_waits(tmp_path: Path) -> None:
+def test_a_second_one_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     order: list[str] = []
-    entered = threading.Event()
 
     def second() -> None:
-        with locked(tmp_path / "lock", lambda: (order.append("waits"), entered.set())):
+        with locked(tmp_path / "lock", "waits"):
             order.append("second")
 
     with locked(tmp_path / "lock"):
         thread = threading.Thread(target=second)
         thread.start()
-        assert entered.wait(10)
+        until = time.monotonic() + 10
+        while caplog.messages != ["waits"] and time.monotonic() < until:
+            time.sleep(0.01)
         order.append("first")
     thread.join(10)
-    assert order == ["waits", "first", "second"]
+    assert caplog.messages == ["waits"] and order == ["first", "second"]

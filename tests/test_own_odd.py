@@ -27,19 +27,19 @@ from debiaser.data.own import folder as folders
 from debiaser.data.own import read_own
 from debiaser.data.own.rows import as_labels
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.engine import Silence
+from debiaser.progress import listening
 
 RNG = np.random.default_rng(0)
 
 
-class Meddling(Silence):
-    """Writes to a file between the first look at the pictures and the making of their pixels."""
+class Meddling:
+    """A listener that writes to a file between the first look at the pictures and the making of their pixels."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         self.path, self.content = path, content
 
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        if stage == "pixels":
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        if what == "pixels" and not step:
             self.path.write_bytes(self.content)
 
 
@@ -51,14 +51,15 @@ def noise() -> bytes:
 
 
 def test_a_picture_that_breaks_while_it_is_read_is_listed_and_the_rest_is_read(folder: Path, cache: Path) -> None:
-    request = Request(listener=Meddling(folder / "cat" / "3.png", b"cut off"))
-    subject = prepared(folder, request, need_test=False)
+    with listening(Meddling(folder / "cat" / "3.png", b"cut off")):
+        subject = prepared(folder, Request(), need_test=False)
     assert len(subject.own) == 19 and [each.id for each in subject.own.excluded] == ["cat/3.png"]
 
 
 def test_a_picture_that_becomes_another_while_it_is_read_is_taken_as_it_is_now(folder: Path, cache: Path) -> None:
     content = noise()
-    subject = prepared(folder, Request(listener=Meddling(folder / "cat" / "3.png", content)), need_test=False)
+    with listening(Meddling(folder / "cat" / "3.png", content)):
+        subject = prepared(folder, Request(), need_test=False)
     now = torch.from_numpy(np.array(Image.open(io.BytesIO(content)))).permute(2, 0, 1)
     assert (subject.read(torch.tensor([subject.own.ids.index("cat/3.png")]))[0] == now).all()
 
@@ -68,9 +69,9 @@ def test_pixels_of_a_picture_that_changed_are_not_kept_for_the_one_it_was(folder
     before = (folder / "cat" / "3.png").read_bytes()
     (folder / "cat" / "3.png").write_bytes(noise())
     with pytest.raises(Changed, match=r"1 pictures changed.*cat/3.png, changed while it was read"):
-        prepare(own, None, Silence())
+        prepare(own, None)
     (folder / "cat" / "3.png").write_bytes(before)
-    subject = prepare(read_own(folder), None, Silence())
+    subject = prepare(read_own(folder), None)
     now = torch.from_numpy(np.array(Image.open(folder / "cat" / "3.png"))).permute(2, 0, 1)
     assert (subject.read(torch.tensor([subject.own.ids.index("cat/3.png")]))[0] == now).all()
 

@@ -22,7 +22,6 @@ from debiaser.cli.own import told
 from debiaser.data.own import Columns, read_own
 from debiaser.errors import Problem, printable
 from debiaser.learn.encoders import Encoder
-from debiaser.learn.engine import Silence
 from debiaser.report.audit_page import Scores, table_order
 
 RNG = np.random.default_rng(0)
@@ -97,7 +96,7 @@ def test_where_a_model_looks_is_drawn_through_an_encoder_too(folder: Path, cache
 
     body = nn.Linear(3 * 8 * 8, 4).requires_grad_(False)
     encoder = Encoder("corner", "image", 32, 4, "corner:1", body, lambda x: flow(body, x), flow=flow)
-    subject = replace(prepare(read_own(folder), None, Silence()), encoder=encoder, size=32)
+    subject = replace(prepare(read_own(folder), None), encoder=encoder, size=32)
     pictures = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     heat = input_gradients(subject, nn.Linear(4, 2), pictures)
     assert heat.shape == (2, 32, 32) and (heat[:, 10:] == 0).all() and (heat[:, :, 10:] == 0).all()
@@ -110,12 +109,12 @@ def test_time_left_is_told_of_whole_batches(
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(console.time, "monotonic", lambda: clock.now)
     lines = console.Lines()
-    lines.begin("features", 300, 0)
-    for seconds, steps in ((60, 256), (10, 44)):  # steps come when a batch is done
-        clock.now += seconds
-        for _ in range(steps):
-            lines.step()
-    assert capsys.readouterr().err.splitlines()[1:] == ["features: 85%, about 10 s left"]
+    done = 0
+    for seconds, steps in ((0, 0), (60, 256), (10, 44)):  # steps come when a batch is done
+        clock.now, done = clock.now + seconds, done + steps
+        lines("features", done, 300, steps, "steps")
+    told = ["features: 300 steps", "features: 85%, about 10 s left", "features: done in 1 min 10 s"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
 def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:

@@ -263,17 +263,22 @@ def test_plain_http_is_refused_and_tls_is_checked(site: Site, tmp_path: Path) ->
 
 
 CHILD = """
-    import sys, types
+    import logging, sys, types
     from pathlib import Path
     tests, source, port, here = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
     sys.path[:0] = [tests, source]
     package = sys.modules["debiaser.data"] = types.ModuleType("debiaser.data")
     package.__path__ = [source + "/debiaser/data"]  # without its __init__, which imports torch for the benchmarks
     import test_raw as t
+    from debiaser.progress import listening
     t.SETS["tiny"] = t.replace(t.set_of("tiny", t.ARRAYS, t.web(t.Site({}, port=port))), patience=t.Patience())
-    def progress(what, done, total):
-        (here / ("waits" if what.startswith("waiting") else "fetches")).touch()
-    assert t.same(t.raw.load("tiny", here, progress))
+    class Waits(logging.Handler):
+        def emit(self, record):
+            assert record.getMessage() == "waiting for another process that fetches tiny"
+            (here / "waits").touch()
+    logging.getLogger("debiaser").addHandler(Waits())
+    with listening(lambda *_: (here / "fetches").touch()):
+        assert t.same(t.raw.load("tiny", here))
     assert "torch" not in sys.modules
 """
 

@@ -12,7 +12,6 @@ import torch
 
 from debiaser.cli import app
 from debiaser.errors import Misuse
-from debiaser.learn.engine import Silence
 from debiaser.paper.theory import evidence as objective
 from debiaser.paper.theory import evidence as regression
 from debiaser.paper.theory import worlds
@@ -116,7 +115,7 @@ def test_the_trained_parameter_is_a_root_of_the_weighted_gradients() -> None:
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
-    return gather(0, Silence(), replicates=4_000)
+    return gather(0, replicates=4_000)
 
 
 def verdicts(evidence: Evidence) -> dict[str, str]:

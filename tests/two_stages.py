@@ -9,28 +9,25 @@ import pytest
 import torch
 
 from debiaser.learn.checkpoint import Checkpoints
-from debiaser.learn.engine import Silence
 from debiaser.learn.forward import predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.task import Journal, Task
+from debiaser.progress import listening
 
 
 class Killed(Exception):
     """What a listener raises to end a run in the middle."""
 
 
-class Kill(Silence):
-    """Counts the steps that were taken, and ends the run at one of this stage."""
+class Kill:
+    """A listener that counts the steps that were taken, and ends the run at one of this stage."""
 
     def __init__(self, stage: str = "", at: int = 0) -> None:
-        self.at, self.steps, self.now = (stage, at), 0, ("", 0)
+        self.at, self.steps = (stage, at), 0
 
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        self.now = stage, done
-
-    def step(self) -> None:
-        self.steps, self.now = self.steps + 1, (self.now[0], self.now[1] + 1)
-        if self.now == self.at:
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        self.steps += step
+        if (what, done) == self.at:
             raise Killed
 
 
@@ -42,8 +39,9 @@ def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
 def check_fit(method: Any, tiny_task: Callable[..., Task], folder: Path) -> Journal:
     """Fit twice, with another seed, and killed in both stages: the journal of the first fit, where all went well."""
     recipe, count = Recipe(epochs=2, batch_size=64, lr=0.05), Kill()
-    task = tiny_task(recipe=recipe, listener=count)
-    model = method.fit(task)
+    task = tiny_task(recipe=recipe)
+    with listening(count):
+        model = method.fit(task)
     assert not model.training
     assert torch.isfinite(predict(model, task.train.batches(64))).all()
     assert [row["stage"] for row in task.journal.history][-2:] == ["debiased", "debiased"]
@@ -52,10 +50,11 @@ def check_fit(method: Any, tiny_task: Callable[..., Task], folder: Path) -> Jour
     assert not same(model, method.fit(tiny_task(recipe=recipe, seed=1))), "the seed changes nothing"
 
     for kill in (Kill("reference", 2), Kill("debiased", 5)):  # the latter in the second of its two epochs
-        with pytest.raises(Killed):
-            method.fit(tiny_task(recipe=recipe, listener=kill, checkpoints=Checkpoints(folder)))
-    resumed = tiny_task(recipe=recipe, listener=(rest := Kill()), checkpoints=Checkpoints(folder))
-    assert same(model, method.fit(resumed)), "a run that was killed and resumed ended with other weights"
+        with pytest.raises(Killed), listening(kill):
+            method.fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
+    resumed, rest = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)), Kill()
+    with listening(rest):
+        assert same(model, method.fit(resumed)), "a run that was killed and resumed ended with other weights"
     assert rest.steps == 3 < count.steps, "only the epoch that was cut short runs again"
     assert resumed.journal.vectors.keys() == task.journal.vectors.keys()
     for name, vector in task.journal.vectors.items():

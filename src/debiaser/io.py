@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import logging
 import lzma
 import os
 import re
@@ -11,20 +12,21 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
 from debiaser.errors import Problem
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+
+log = logging.getLogger("debiaser")
 
 # What numpy, zipfile and json raise of a file that is not whole or not ours: odd headers, packing, passwords, nesting.
 UNREADABLE = (
@@ -121,8 +123,8 @@ def lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None] | None = None, patience: float = -1) -> Iterator[None]:
-    """The lock file held by us alone; where another process has it, `waiting` is called once and we wait.
+def locked(path: Path, waiting: str = "", patience: float = -1) -> Iterator[None]:
+    """The lock file held by us alone; where another process has it, we say so in these words, and wait.
 
     `patience` is for how many seconds; -1 is for ever.
     """
@@ -133,7 +135,7 @@ def locked(path: Path, waiting: Callable[[], None] | None = None, patience: floa
             file_lock.acquire(timeout=0)
         except Timeout:
             if waiting:
-                waiting()
+                log.warning("%s", waiting)
             file_lock.acquire(timeout=patience)
     except Timeout as error:
         raise Problem(f"another process has held {path} for too long; end it, then try again") from error
@@ -181,13 +183,17 @@ def derive(seed: int, *names: object) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def numpy_stream(seed: int, *names: object) -> np.random.Generator:
+def numpy_stream(seed: int, *names: object) -> "np.random.Generator":
     """A numpy generator for the stream of this name."""
+    import numpy as np
+
     return np.random.default_rng(derive(seed, *names))
 
 
-def torch_stream(seed: int, *names: object) -> torch.Generator:
+def torch_stream(seed: int, *names: object) -> "torch.Generator":
     """A torch generator for the stream of this name."""
+    import torch
+
     return torch.Generator().manual_seed(derive(seed, *names))
 
 

@@ -23,7 +23,6 @@ from debiaser.auditing.verdict import BIASED
 from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, read_own
 from debiaser.errors import Misuse
-from debiaser.learn.engine import Listener, Silence
 from debiaser.learn.machine import environment
 
 # --- What to do with the findings, and a few lines that are filled in for this very data
@@ -81,7 +80,6 @@ class Request:
     max_cost: float = MAX_COST
     redact: frozenset[str] = frozenset()
     out: Path | None = None
-    listener: Listener = dataclasses.field(default_factory=Silence)
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be meant, before anything is read."""
@@ -100,7 +98,6 @@ class Request:
             epochs=self.epochs,
             in_sample=self.in_sample,
             matters=self.matters,
-            listener=self.listener,
         )
 
 
@@ -114,42 +111,12 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
-def read(source: str | Path, request: Request, need_test: bool) -> OwnData:
-    """The rows, with progress."""
-    counting = Counting(request.listener)
-    try:
-        return read_own(source, request.columns, request.seed, need_test=need_test, progress=counting)
-    finally:
-        counting.close()
-
-
-class Counting:
-    """Progress of reading, (what, done, in all), as steps of a listener."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.listener, self.what, self.done = listener, "", 0
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        if what != self.what:
-            self.close()
-            self.what, self.done = what, 0
-            self.listener.begin(what, total or 0, 0)
-        for _ in range(done - self.done):
-            self.listener.step()
-        self.done = done
-
-    def close(self) -> None:
-        if self.what:
-            self.listener.end(self.what, None)
-        self.what = ""
-
-
 def prepared(source: str | Path, request: Request, need_test: bool) -> Subject:
     """The rows with their inputs; where pictures changed meanwhile, what is there now counts, and is read once more."""
 
     def attempt() -> Subject:
-        own = read(source, request, need_test)
-        return prepare(own, request.backbone, request.listener, finetune=request.finetune)
+        own = read_own(source, request.columns, request.seed, need_test=need_test)
+        return prepare(own, request.backbone, finetune=request.finetune)
 
     try:
         return attempt()
@@ -168,7 +135,7 @@ def audit_source(source: str | Path, request: Request) -> Findings:
 def audit_answers(source: str | Path, pred_probs: Any, features: Any, request: Request) -> Findings:
     """What is found in a person's data by the answers of a model that they already have."""
     with private():
-        own = read(source, request, need_test=False)
+        own = read_own(source, request.columns, request.seed)
         return conclude(examine_model(own, pred_probs, features, work_folder(own, request)), request)
 
 
@@ -248,7 +215,7 @@ def audit(
     if isinstance(source, str | Path):
         return audit_source(source, request)
     with private():
-        subject = prepare(own_of(source), request.backbone, request.listener)
+        subject = prepare(own_of(source), request.backbone)
         return conclude(look(subject, np.arange(len(subject.own)), request), request)
 
 

@@ -28,7 +28,6 @@ from debiaser.auditing.views import View
 from debiaser.data.cache import ArrayCache
 from debiaser.data.own import OwnData
 from debiaser.io import numpy_stream
-from debiaser.learn.engine import Listener
 from debiaser.learn.features import fill
 from debiaser.learn.groups import balancing_weights
 from debiaser.report.tables import signed, with_interval
@@ -64,7 +63,7 @@ def exchange(examined: Examined, view: View) -> Exchanged | None:
         return view.swap(x, given, torch.from_numpy(places))
 
     if not isinstance(desk.material, WholeMaterial):
-        made = with_copies(subject, identity, copies, len(pool), desk.listener)
+        made = with_copies(subject, identity, copies, len(pool))
     elif subject.own.kind == "text":
         made = with_texts(desk.material, copies(np.arange(len(pool))), identity)
     else:
@@ -84,9 +83,7 @@ def draw_donors(split: NDArray[np.str_], seed: int) -> Rows:
     return donors
 
 
-def with_copies(
-    subject: Subject, identity: str, copies: Callable[[Rows], Any], count: int, listener: Listener
-) -> Material:
+def with_copies(subject: Subject, identity: str, copies: Callable[[Rows], Any], count: int) -> Material:
     """The material with so many copies after its rows, in a file of its own: pixels as they are, others encoded."""
     own = subject.material.inputs
     enter = subject.encoder.encode if subject.encoder else torch.as_tensor
@@ -99,7 +96,7 @@ def with_copies(
             yield part, torch.cat(found)
 
     cache = ArrayCache(cache_folder(), (len(own) + count, *own.shape[1:]), own.dtype, "copies", identity)
-    return replace(subject.material, array=file_of(fill(cache, stream, torch.as_tensor, listener)), identity=identity)
+    return replace(subject.material, array=file_of(fill(cache, stream, torch.as_tensor)), identity=identity)
 
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
@@ -214,7 +211,7 @@ def compete(desk: Desk, train: Rows, asked: Rows, ways: dict[str, Way], unit: Ro
 
 def answers_of(jobs: dict[str, list[Job]], desk: Desk, stage: str) -> dict[str, list[Answers]]:
     """What the models of these jobs say, by name."""
-    flat = run([job for each in jobs.values() for job in each], desk.folder, stage, desk.listener, desk.workers)
+    flat = run([job for each in jobs.values() for job in each], desk.folder, stage, desk.workers)
     found = iter(flat)
     return {name: [next(found) for _ in each] for name, each in jobs.items()}
 

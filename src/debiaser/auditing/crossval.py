@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from debiaser.auditing.inputs import Material
 from debiaser.auditing.jobs import Answers, Job, Rows, answer_inputs, read_model, run
 from debiaser.data.augment import Augmentation
-from debiaser.learn.engine import Listener
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
@@ -30,7 +29,6 @@ class Desk:
     y: Rows
     fold: Rows
     folder: Path
-    listener: Listener
     workers: int = 1
     seed: int = 0
     epochs: int | None = None  # of every training, instead of what its recipe says
@@ -107,7 +105,7 @@ class Desk:
     def out_of_fold(self, name: str, jobs: Sequence[Sequence[Job]]) -> "OutOfFold":
         """What the models of these jobs say, each about the rows it never saw; one sequence of jobs per seed."""
         flat = [job for each in jobs for job in each]
-        answers = run(flat, self.folder, name, self.listener, self.workers)
+        answers = run(flat, self.folder, name, self.workers)
         n, classes = len(self.y), len(self.material.classes)
         probability = np.full((len(jobs), n, classes), np.nan)
         score = np.full((len(jobs), n), np.nan)

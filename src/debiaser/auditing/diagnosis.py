@@ -18,8 +18,8 @@ from debiaser.auditing.jobs import Rows
 from debiaser.auditing.swap_test import BATCH, Pairs
 from debiaser.auditing.views import View
 from debiaser.io import numpy_stream
-from debiaser.learn.engine import told_of
 from debiaser.learn.sampler import effective_sample_size
+from debiaser.progress import track
 
 # --- Is the easy model fit to judge anything? What is wrong, why that matters, and what to change
 
@@ -277,7 +277,7 @@ def plant(subject: Subject, desk: Desk, easy: OutOfFold, judge: OutOfFold, view:
     rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
     easy_panel, judge_panel = read_panel(desk, easy), read_panel(desk, judge)
     easy_said, judge_said = [], []
-    for start in told_of(desk.listener, "planted rows", range(0, len(rows), BATCH)):
+    for start in track(range(0, len(rows), BATCH), "planted rows"):
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))

@@ -19,7 +19,6 @@ from debiaser.auditing.verdict import BIASED, CANNOT_TELL, Health, fires, verdic
 from debiaser.auditing.views import View
 from debiaser.data.own.splits import folds
 from debiaser.errors import Problem
-from debiaser.learn.engine import Listener, Silence
 from debiaser.learn.sampler import effective_sample_size
 
 FOLDS = 5
@@ -42,7 +41,6 @@ class Plan:
     epochs: int | None = None
     in_sample: bool = False
     matters: tuple[str, ...] = ()
-    listener: Listener = field(default_factory=Silence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +108,14 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     own, y = subject.own, subject.own.y.numpy()
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], plan.folds, plan.seed)
-    desk = Desk(subject.material, y, fold, folder / "work", plan.listener, plan.workers, plan.seed, plan.epochs)
+    desk = Desk(subject.material, y, fold, folder / "work", plan.workers, plan.seed, plan.epochs)
     views = find_views(subject, desk, plan.matters)  # before any training: a view that does not exist is a mistake
     desk, easy = easy_models(desk, plan.seeds, plan.in_sample)
     plain = plain_models(desk, plan.plain_seeds)
     kinds = judge_kinds(desk, easy, plan.judge_seeds)
     missed = easy.answer[pool] != y[pool]
     troubles = diagnosis.check(y[pool], easy.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)
-    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views, plan.listener)
+    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views)
     unused = {name: values[pool] for name, values in own.columns.items()}
     suspects = find_suspects(unused, y[pool], own.unit[pool], missed, own.classes, plan.seed)
     told = Health(

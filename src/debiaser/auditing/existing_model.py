@@ -28,7 +28,6 @@ from debiaser.auditing.verdict import CANNOT_TELL
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse, Problem
 from debiaser.io import make_folder, replacing
-from debiaser.learn.engine import Silence
 from debiaser.learn.features import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
@@ -92,7 +91,7 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
     )
     material = shown_material(own, folder)
     subject = Subject(own, material, None, material.inputs.shape[-1])
-    desk = Desk(material, y, np.zeros(len(y), np.int64), folder / "work", Silence())
+    desk = Desk(material, y, np.zeros(len(y), np.int64), folder / "work")
     return Examined(
         subject=subject,
         desk=desk,

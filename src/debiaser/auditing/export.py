@@ -25,7 +25,7 @@ from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
-from debiaser.learn.engine import Listener
+from debiaser.progress import task, track
 from debiaser.report.tables import spread, with_interval
 
 FORMAT = 1
@@ -203,17 +203,17 @@ Unreadable = list[tuple[str, str]]
 
 
 def predict_inputs(
-    model_dir: Path, inputs: Sequence[str], image: str | None, text: str | None, listener: Listener
+    model_dir: Path, inputs: Sequence[str], image: str | None, text: str | None
 ) -> tuple[Answered, Unreadable]:
     """The prediction for each input in order, and the inputs that could not be read, with the reason."""
     exported = read_exported(model_dir)
     column = image if exported.kind == "image" else text
     if exported.kind == "text":
-        return predict_texts(exported, list(texts_of(inputs, column)), listener)
+        return predict_texts(exported, list(texts_of(inputs, column)))
     paths = [path for given in inputs for path in picture_paths(given, column)]
     if not paths:
         raise Problem(f"no pictures in {', '.join(inputs)}; give files, a folder of pictures or a CSV of paths")
-    return predict_pictures(exported, paths, listener)
+    return predict_pictures(exported, paths)
 
 
 def picture_paths(given: str, column: str | None) -> Iterator[str]:
@@ -244,33 +244,28 @@ def texts_of(inputs: Sequence[str], column: str | None) -> Iterator[tuple[str, s
             raise Problem(f"no file {given}; give a CSV with a column of texts, or text files")
 
 
-def predict_pictures(exported: Exported, paths: list[str], listener: Listener) -> tuple[Answered, Unreadable]:
+def predict_pictures(exported: Exported, paths: list[str]) -> tuple[Answered, Unreadable]:
     """Predictions for picture files; those that cannot be decoded are left out and told."""
     pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
-    listener.begin("predictions", len(paths), 0)
     parts = []
-    for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
-        parts.append(exported.probability(read))
-        for _ in rows:
-            listener.step()
-    listener.end("predictions", None)
+    with task("predictions", len(paths)) as advance:
+        for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
+            parts.append(exported.probability(read))
+            advance(len(rows))
     good = [row for row, path in enumerate(paths) if path not in pictures.failed]
     probability = np.concatenate(parts)[good]
     answered = predictions(exported, [paths[row] for row in good], probability)
     return answered, list(pictures.failed.items())
 
 
-def predict_texts(exported: Exported, named: list[tuple[str, str]], listener: Listener) -> tuple[Answered, Unreadable]:
+def predict_texts(exported: Exported, named: list[tuple[str, str]]) -> tuple[Answered, Unreadable]:
     """Predictions for texts; empty ones are left out and told."""
     empty = [(name, "has no text") for name, text in named if not text.strip()]
     named = [(name, text) for name, text in named if text.strip()]
     if not named:
         raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
-    listener.begin("predictions", len(named), 0)
-    parts = []
-    for start in range(0, len(named), BATCH):
-        parts.append(exported.probability([text for _, text in named[start : start + BATCH]]))
-        for _ in named[start : start + BATCH]:
-            listener.step()
-    listener.end("predictions", None)
+    parts = [
+        exported.probability([text for _, text in named[start : start + BATCH]])
+        for start in track(range(0, len(named), BATCH), "predictions")
+    ]
     return predictions(exported, [name for name, _ in named], np.concatenate(parts)), empty

@@ -24,7 +24,6 @@ from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_json
 from debiaser.learn.encoders import Encoder, find_encoder
-from debiaser.learn.engine import Listener
 from debiaser.learn.features import Stream, features, pixels
 from debiaser.learn.nets import FeatureHead, new_net
 from debiaser.learn.recipe import Recipe
@@ -412,9 +411,7 @@ class Subject:
         return "Check the labels, try another --backbone, or train the whole network with --finetune."
 
 
-def prepare(
-    own: OwnData, backbone: str | None, listener: Listener, device: str = "cpu", finetune: bool = False
-) -> Subject:
+def prepare(own: OwnData, backbone: str | None, device: str = "cpu", finetune: bool = False) -> Subject:
     """The rows with their inputs on disk: found there, finished, or made; to finetune, the list of what is read."""
     if finetune:
         encoder = find_encoder(own.kind, backbone, device)
@@ -422,13 +419,13 @@ def prepare(
     if own.kind == "image" and backbone is None and pictures_of(own).largest_side <= LARGEST:
         size = max(SMALLEST, pictures_of(own).largest_side)
         stream = picture_stream(pictures_of(own), size)
-        array = pixels(own.inputs.identity, len(own), stream, size, cache_folder(), listener)
+        array = pixels(own.inputs.identity, len(own), stream, size, cache_folder())
         chosen: Encoder | None = None
     else:
         chosen = encoder = find_encoder(own.kind, backbone, device)
         size = encoder.size
         stream = picture_stream(pictures_of(own), size) if own.kind == "image" else text_stream(own)
-        array = features(encoder, own.inputs.identity, len(own), stream, cache_folder(), listener)
+        array = features(encoder, own.inputs.identity, len(own), stream, cache_folder())
     identity = f"{own.inputs.identity}:{chosen.identity if chosen else size}"
     return Subject(own, Material(file_of(array), own.classes, identity), chosen, size)
 

@@ -14,14 +14,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from multiprocessing import Pipe, active_children, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -35,13 +35,14 @@ from debiaser.data.cache import load_arrays
 from debiaser.errors import INTERRUPTED, Problem
 from debiaser.io import derive, write_arrays, write_json
 from debiaser.learn.checkpoint import read_tensors, write_tensors
-from debiaser.learn.engine import Listener, Silence, steps_in
+from debiaser.learn.engine import steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.machine import keep_freed_memory
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
+from debiaser.progress import Advance, current, listening, task
 
 Rows = NDArray[np.int64]
 log = logging.getLogger("debiaser")
@@ -172,24 +173,23 @@ def read_answers(own: Path) -> Answers | None:
         return None
 
 
-def work(own: Path, listener: Listener) -> Answers:
+def work(own: Path) -> Answers:
     """Do the job of this folder."""
     job = read_job(own)
     split = job.material.split(job.y)
     start = None if job.start is None else own.parent / job.start
-    average = Average(listener, job.steps - job.steps // job.recipe.epochs)
-    task = Task(
+    training = Task(
         train=split.subset(torch.from_numpy(job.train)),
         make_model=lambda seed: job.material.new_net(seed) if start is None else read_model(job.material, start),
         recipe=job.recipe,
         seed=derive(job.seed, job.name),
         augment=job.augment,
-        listener=average if job.averaged else listener,
     )
-    network = task.new_model()
-    average.network = network
-    sampler = None if job.weight is None else ScoreSampler(job.weight, seed=task.seed)
-    model = task.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler)
+    network = training.new_model()
+    average = Average(network, job.steps - job.steps // job.recipe.epochs)
+    sampler = None if job.weight is None else ScoreSampler(job.weight, seed=training.seed)
+    with listening(average) if job.averaged else nullcontext():
+        model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler)
     if job.averaged:
         model.load_state_dict(average.state)
     write_tensors(own / "model.safetensors", dict(model.state_dict()))
@@ -201,18 +201,15 @@ def work(own: Path, listener: Listener) -> Answers:
 class Average:
     """A listener that keeps the mean of a network's weights over all updates after the first `skip`."""
 
-    def __init__(self, listener: Listener, skip: int) -> None:
-        self.begin, self.end, self.tell = listener.begin, listener.end, listener.step
-        self.skip, self.steps = skip, 0
-        self.network: nn.Module | None = None
+    def __init__(self, network: nn.Module, skip: int) -> None:
+        self.network, self.skip, self.tell = network, skip, current.get()
         self.state: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def step(self) -> None:
-        self.tell()
-        self.steps += 1
-        taken = self.steps - self.skip
-        if taken < 1 or self.network is None:
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        self.tell(what, done, total, step, unit)
+        taken = done - self.skip
+        if taken < 1:
             return
         for name, value in self.network.state_dict().items():
             if taken == 1 or not value.is_floating_point():
@@ -252,21 +249,21 @@ def answer_inputs(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
 POLL = 0.2  # seconds between looks at the workers' progress
 
 
-def run(jobs: Sequence[Job], folder: Path, stage: str, listener: Listener, workers: int = 1) -> list[Answers]:
+def run(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) -> list[Answers]:
     """The answers of these jobs, in their order; what was done before is not done again."""
     folders = [folder / job.key for job in jobs]
     known = [read_answers(own) for own in folders]
     missing = [job for job, answers in zip(jobs, known, strict=True) if answers is None]
     if missing:
         total = sum(job.steps for job in jobs)
-        listener.begin(stage, total, total - sum(job.steps for job in missing))
-        written = [job.write(folder) for job in missing]
-        if min(workers, len(missing)) > 1:
-            run_in_pool(written, min(workers, len(missing)), listener)
-        else:
-            for own in written:
-                work(own, OneBar(listener))
-        listener.end(stage, None)
+        with task(stage, total, total - sum(job.steps for job in missing)) as advance:
+            written = [job.write(folder) for job in missing]
+            if min(workers, len(missing)) > 1:
+                run_in_pool(written, min(workers, len(missing)), advance)
+            else:
+                with listening(lambda _what, _done, _total, step, _unit: advance(step)):  # many trainings, one bar
+                    for own in written:
+                        work(own)
     return [answers or finished(own) for answers, own in zip(known, folders, strict=True)]
 
 
@@ -278,14 +275,7 @@ def finished(own: Path) -> Answers:
     return answers
 
 
-class OneBar(Silence):
-    """The steps of many trainings as one bar."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.step = listener.step  # type: ignore[method-assign]
-
-
-def run_in_pool(folders: Sequence[Path], workers: int, listener: Listener) -> None:
+def run_in_pool(folders: Sequence[Path], workers: int, advance: Advance) -> None:
     """Do the jobs of these folders in so many processes, which report every step through one pipe.
 
     The first problem ends all of them, as does Ctrl-C; what was finished is kept by its folder.
@@ -300,8 +290,7 @@ def run_in_pool(folders: Sequence[Path], workers: int, listener: Listener) -> No
         while waiting:
             done, waiting = wait(waiting, POLL, FIRST_EXCEPTION)
             while reader.poll():
-                for _ in os.read(reader.fileno(), 1 << 16):
-                    listener.step()
+                advance(len(os.read(reader.fileno(), 1 << 16)))
             for each in done:
                 each.result()
     except BaseException as error:
@@ -342,18 +331,16 @@ def spawning(**variables: str) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class WorkerProgress(Silence):
-    """A worker's listener: a byte through the pool's pipe for every step."""
-
-    pipe: ClassVar[Connection]
-
-    def step(self) -> None:
-        os.write(self.pipe.fileno(), b".")
-
-
 def start_worker(pipe: Connection, threads: int) -> None:
-    """Set a worker process up; it ends when the process that started it does, however that ends."""
-    WorkerProgress.pipe = pipe
+    """Set a worker process up: each step of its work is a byte through the pool's pipe.
+
+    It ends when the process that started it does, however that ends.
+    """
+
+    def report(_what: str, _done: int, _total: int | None, step: int, _unit: str) -> None:
+        os.write(pipe.fileno(), b"." * step)
+
+    current.set(report)
     torch.set_num_threads(threads)
     keep_freed_memory()
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -369,4 +356,4 @@ def end_with_parent() -> None:
 
 def work_in_pool(own: Path) -> None:
     """Do the job of this folder as a worker."""
-    work(own, WorkerProgress())
+    work(own)

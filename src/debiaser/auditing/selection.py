@@ -24,7 +24,7 @@ from debiaser.auditing.swap_test import BATCH, SwapTest, swaps_of
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
-from debiaser.learn.engine import told_of
+from debiaser.progress import track
 
 # --- What debiasing gains on rows that go against the rule, what it costs on rows that follow it, and when it pays
 
@@ -154,7 +154,7 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
         name: [read_model(desk.material, desk.folder / key) for key in each.keys]
         for name, each in rehearsal.contenders.items()
     }
-    for start in told_of(desk.listener, "planted rows", range(0, len(places), BATCH)):
+    for start in track(range(0, len(places), BATCH), "planted rows"):
         part = places[start : start + BATCH]
         rows = rehearsal.rows[part]
         x, other = (
@@ -163,7 +163,6 @@ def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTria
         try:
             entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         except Problem:
-            desk.listener.end("planted rows", None)
             return None
         for name, networks in models.items():
             right[name].append([answer_inputs(each, entered).argmax(1) == labels[part] for each in networks])
@@ -322,5 +321,5 @@ def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence
     def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
         return torch.from_numpy(answer_inputs(model, examined.subject.enter(inputs)).argmax(1))
 
-    test = swaps_of(examined.subject, desk, examined.views, answers, answer, desk.listener)
+    test = swaps_of(examined.subject, desk, examined.views, answers, answer)
     return test.reliances if isinstance(test, SwapTest) else ()

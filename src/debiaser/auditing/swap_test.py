@@ -20,7 +20,7 @@ from debiaser.data.cache import load_arrays
 from debiaser.data.own.splits import units_per_class
 from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream, write_arrays
-from debiaser.learn.engine import Listener, Silence
+from debiaser.progress import task
 
 # --- How far a model follows a property, from its answers to swapped inputs: chance, interval and p, all views at once
 
@@ -223,7 +223,6 @@ def swap_test(
     answer: Answer,
     seed: int = 0,
     limit: int | None = None,
-    listener: Listener | None = None,
     kept: Path | None = None,
 ) -> SwapTest:
     """The test of these views on the rows (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
@@ -234,7 +233,7 @@ def swap_test(
     labels = np.unique(y)
     pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
     found = remembered(kept, views) if kept else None
-    asked, untested = found or ask(views, read, y[pairs.rows], pairs, answer, listener or Silence())
+    asked, untested = found or ask(views, read, y[pairs.rows], pairs, answer)
     if kept and found is None:
         remember(kept, asked, untested)
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
@@ -269,7 +268,7 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
 
 
 def ask(
-    views: Sequence[View], read: Callable[[Tensor], Any], own: Rows, pairs: Pairs, answer: Answer, listener: Listener
+    views: Sequence[View], read: Callable[[Tensor], Any], own: Rows, pairs: Pairs, answer: Answer
 ) -> tuple[dict[str, Asked], tuple[Untested, ...]]:
     """What the model answers to every pair in every view; a view that cannot be computed says why.
 
@@ -279,25 +278,24 @@ def ask(
     parts: dict[str, list[Asked]] = {view.name: [] for view in views}
     untested: dict[str, Untested] = {}
     starts = range(0, len(pairs.rows), BATCH)
-    listener.begin("swaps", len(starts) * len(views), 0)
-    for start in starts:
-        rows, donors, same = (
-            torch.from_numpy(each[start : start + BATCH]) for each in (pairs.rows, pairs.donors, pairs.same)
-        )
-        x, others, fellows, label = read(rows), read(donors), read(same), own[start : start + BATCH]
-        for view in views:
-            if view.name not in untested:
-                try:
-                    swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
-                except Problem as problem:
-                    untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
-                else:
-                    changed = differs(x, swapped)
-                    other = ask_changed(rows, swapped, changed, label, answer)
-                    same_class = ask_changed(rows, within, differs(x, within), label, answer)
-                    parts[view.name].append(Asked(other, same_class, changed))
-            listener.step()
-    listener.end("swaps", None)
+    with task("swaps", len(starts) * len(views)) as advance:
+        for start in starts:
+            rows, donors, same = (
+                torch.from_numpy(each[start : start + BATCH]) for each in (pairs.rows, pairs.donors, pairs.same)
+            )
+            x, others, fellows, label = read(rows), read(donors), read(same), own[start : start + BATCH]
+            for view in views:
+                if view.name not in untested:
+                    try:
+                        swapped, within = view.swap(x, others, rows), view.swap(x, fellows, rows)
+                    except Problem as problem:
+                        untested[view.name] = Untested(view.name, view.title, view.nuisance, str(problem))
+                    else:
+                        changed = differs(x, swapped)
+                        other = ask_changed(rows, swapped, changed, label, answer)
+                        same_class = ask_changed(rows, within, differs(x, within), label, answer)
+                        parts[view.name].append(Asked(other, same_class, changed))
+                advance()
     asked = {name: joined(said) for name, said in parts.items() if name not in untested}
     return asked, tuple(untested.values())
 
@@ -383,9 +381,7 @@ def judge(views: Sequence[View], asked: dict[str, Asked], design: Design, seed: 
 ENCODED = 300  # swaps in all where each costs a pass through a large encoder
 
 
-def try_swaps(
-    subject: Subject, desk: Desk, plain: OutOfFold, views: Sequence[View], listener: Listener
-) -> SwapTest | Problem:
+def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, views: Sequence[View]) -> SwapTest | Problem:
     """The swap test of the plain models on the rows they never saw; the problem, where it cannot be made."""
     pool, panel = desk.rows, read_panel(desk, plain)
 
@@ -395,7 +391,7 @@ def try_swaps(
 
     words = repr((__version__, plain.keys, subject.own.identity, [view.name for view in views], desk.seed))
     kept = desk.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
-    return swaps_of(subject, desk, views, plain.answer[pool], answer, listener, kept)
+    return swaps_of(subject, desk, views, plain.answer[pool], answer, kept)
 
 
 def swaps_of(
@@ -404,7 +400,6 @@ def swaps_of(
     views: Sequence[View],
     answers: Rows,
     answer: Answer,
-    listener: Listener | None = None,
     kept: Path | None = None,
 ) -> SwapTest | Problem:
     """The swap test on those rows of the folds whose `answers`, in their order, are right; or the problem with it."""
@@ -420,7 +415,6 @@ def swaps_of(
             answer,
             desk.seed,
             limit,
-            listener,
             kept,
         )
     except Problem as problem:

@@ -2,17 +2,19 @@
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     Progress,
     ProgressColumn,
     Task,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -20,8 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:  # a plan of runs is shown without loading torch
-    from debiaser.learn.engine import Row
+from debiaser.progress import listening
 
 EVERY = 15.0  # seconds between plain progress lines
 LONG = 600.0  # seconds from which on the expected end is told
@@ -29,42 +30,39 @@ EARLY = 0.01  # of the steps: before, the time left cannot be told
 
 
 class Reporter(Protocol):
-    """A training listener that can be told which run is next, and closed."""
+    """A listener that puts the name of the present run, if there is one, before what it shows."""
 
-    def announce(self, what: str) -> None:
-        """What the next stages belong to."""
-        ...
+    run: str
 
-    def close(self) -> None:
-        """No more is to come."""
-        ...
-
-    def begin(self, stage: str, steps: int, done: int) -> None: ...
-    def step(self) -> None: ...
-    def end(self, stage: str, row: "Row | None") -> None: ...
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None: ...
 
 
-class Quietly:
-    """Says nothing."""
+class Silent:
+    """Shows nothing."""
 
-    def announce(self, what: str) -> None:
-        pass
+    run = ""
 
-    def close(self) -> None:
-        pass
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None: ...
 
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        pass
 
-    def step(self) -> None:
-        pass
+class Bars:
+    """One bar per piece of work, with elapsed time and time left."""
 
-    def end(self, stage: str, row: "Row | None") -> None:
-        pass
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.run = progress, ""
+        self.open: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:  # noqa: ARG002
+        if what not in self.open or (not step and done != total):
+            self.open[what] = self.progress.add_task(label(self.run, what), total=total)
+        self.progress.update(self.open[what], completed=done, total=total)
+        if done == total:
+            del self.open[what]
+            self.progress.refresh()
 
 
 class EndColumn(ProgressColumn):
-    """When a long stage is expected to end."""
+    """When a long piece of work is expected to end."""
 
     def render(self, task: Task) -> Text:
         """`until 14:05`, or nothing for what takes minutes only."""
@@ -72,109 +70,69 @@ class EndColumn(ProgressColumn):
         return Text(until(task.elapsed or 0.0, left) if left else "")
 
 
-class Bars:
-    """One bar per stage, with elapsed time and time left."""
+@dataclass
+class Begun:
+    """A piece of work that is under way: when it began, with how much done, and when it was last told of."""
 
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        self.progress = Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), EndColumn(), console=Console(stderr=True)
-        )
-        self.progress.start()
-        self.what, self.current = "", TaskID(0)
-
-    def announce(self, what: str) -> None:
-        self.what = what
-
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        self.current = self.progress.add_task(label(self.what, stage), total=steps, completed=done)
-
-    def step(self) -> None:
-        self.progress.advance(self.current)
-
-    def end(self, stage: str, row: "Row | None") -> None:  # noqa: ARG002
-        self.progress.refresh()
-
-    def close(self) -> None:
-        self.progress.stop()
+    started: float
+    first: int
+    said: float
 
 
 class Lines:
-    """A line when a stage begins, every few seconds, and when it ends."""
+    """A line when a piece of work begins, every few seconds, and when it ends."""
 
     def __init__(self) -> None:
-        self.what, self.stage, self.steps, self.done, self.first = "", "", 0, 0, 0
-        self.started = self.said = self.last = 0.0
+        self.run = ""
+        self.open: dict[str, Begun] = {}
 
-    def announce(self, what: str) -> None:
-        self.what = what
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        now, name = time.monotonic(), label(self.run, what)
+        begun = self.open.get(what)
+        if begun is None or (not step and done != total):
+            self.open[what] = Begun(now, done, now)
+            resumed = f", resumed after {amount(done, unit)}" if done else ""
+            say(name + (f": {amount(total - done, unit)}{resumed}" if total else ""))
+        elif done == total:
+            del self.open[what]
+            say(f"{name}: done in {duration(now - begun.started)}")
+        elif now - begun.said >= EVERY and (total is None or done >= EARLY * total):
+            begun.said = now
+            say(f"{name}: {self.rest(begun, now, done, total, unit)}")
 
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        self.stage, self.steps, self.done, self.first = stage, steps, done, done
-        self.started = self.said = self.last = time.monotonic()
-        resumed = f", resumed at {done:,} of {steps:,}" if done else ""
-        say(f"{label(self.what, stage)}: {steps - done:,} steps{resumed}")
-
-    def step(self) -> None:
-        now, made = time.monotonic(), self.done - self.first
-        each = (self.last - self.started) / made if made else 0.0
-        # Steps may come many at once, when a batch is done: what was done before this one is told, and only if it took
-        # about as long as others do.
-        due = now - self.said >= EVERY and now - self.last >= each / 2
-        if due and made and EARLY * self.steps <= self.done < self.steps:
-            self.said = now
-            left = each * (self.steps - self.done)
-            end = until(now - self.started, left)
-            told = f"about {duration(left)} left{f', {end}' if end else ''}"
-            say(f"{label(self.what, self.stage)}: {self.done / self.steps:.0%}, {told}")
-        self.done, self.last = self.done + 1, now
-
-    def end(self, stage: str, row: "Row | None") -> None:  # noqa: ARG002
-        say(f"{label(self.what, stage)}: done in {duration(time.monotonic() - self.started)}")
-
-    def close(self) -> None:
-        pass
+    def rest(self, begun: Begun, now: float, done: int, total: int | None, unit: str) -> str:
+        """How far it is, and how long it will take."""
+        if total is None:
+            return amount(done, unit)
+        left = (now - begun.started) / (done - begun.first) * (total - done)
+        end = until(now - begun.started, left)
+        return f"{done / total:.0%}, about {duration(left)} left{f', {end}' if end else ''}"
 
 
-class Downloads:
-    """A progress callback (what, bytes done, bytes in all or None) for as long as it is open."""
-
-    def __init__(self, quiet: bool, beside: Progress | None = None) -> None:
-        """`beside`: bars that are open already, to show this among them."""
-        self.quiet, self.said = quiet, 0.0
-        self.bars = beside
-        if self.bars is None and not quiet and is_terminal(sys.stderr):
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-            self.bars = Progress(*columns, console=Console(stderr=True))
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "Downloads":
-        if self.bars:
-            self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bars:
-            self.bars.stop()
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        if self.bars:
-            if what not in self.tasks:
-                self.tasks[what] = self.bars.add_task(what, total=total)
-            self.bars.update(self.tasks[what], completed=done, total=total)
-        elif not self.quiet and (what not in self.tasks or time.monotonic() - self.said > EVERY):
-            self.tasks[what], self.said = TaskID(0), time.monotonic()
-            say(f"{what}: {done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f} MB" if total else ""))
+def amount(number: int, unit: str) -> str:
+    """1,200 steps, 3.4 MB."""
+    return f"{number / 1e6:,.1f} MB" if unit == "bytes" else f"{number:,} {unit}"
 
 
-def label(what: str, stage: str) -> str:
-    """How a stage is called on the screen."""
-    return f"{what} · {stage}" if what and what != stage else stage
+@contextmanager
+def reporting(quiet: bool) -> Iterator[Reporter]:
+    """Within, progress is shown in the way that fits where standard error goes."""
+    if quiet or not is_terminal(sys.stderr):
+        reporter: Reporter = Silent() if quiet else Lines()
+        with listening(reporter):
+            yield reporter
+        return
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), TaskProgressColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn(), EndColumn())
+    with Progress(*columns, *times, console=Console(stderr=True)) as progress:
+        bars = Bars(progress)
+        with listening(bars):
+            yield bars
 
 
-def reporter(quiet: bool) -> Reporter:
-    """The listener that fits where standard error goes."""
-    return Quietly() if quiet else Bars() if is_terminal(sys.stderr) else Lines()
+def label(run: str, what: str) -> str:
+    """How a piece of work is called on the screen."""
+    return f"{run} · {what}" if run and run != what else what
 
 
 def is_terminal(stream: TextIO | None) -> bool:

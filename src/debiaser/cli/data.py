@@ -54,11 +54,11 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
-    from debiaser.cli.console import Downloads
+    from debiaser.cli.console import reporting
     from debiaser.cli.runs import print_json
 
-    with Downloads(quiet) as progress:
-        found = {each: str(keeper(each).fetch(each, data, progress)) for each in raw_sets(name)}
+    with reporting(quiet):
+        found = {each: str(keeper(each).fetch(each, data)) for each in raw_sets(name)}
     if as_json:
         print_json({"name": name, "paths": found})
     else:
@@ -163,11 +163,10 @@ def specify(name: str, rho: float | None, noise: float, data_seed: int, option: 
 
 def loaded(spec: Any, data: Path | None) -> Any:
     """The benchmark, with a bar for what is fetched, made or checked on the way."""
-    from debiaser.cli.console import Downloads
-    from debiaser.data.fetch import listening
+    from debiaser.cli.console import reporting
     from debiaser.paper.experiment import load
 
-    with Downloads(quiet=False) as progress, listening(progress):
+    with reporting(quiet=False):
         return load(spec, data)
 
 

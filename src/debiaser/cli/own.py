@@ -66,14 +66,15 @@ def audit(
 ) -> None:
     """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
     from debiaser.auditing import api
+    from debiaser.cli.console import reporting
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
     columns = Columns(label, image, text, group, split, unit)
-    with reporting(quiet) as listener:
+    with reporting(quiet):
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, redact=redactions(redact), out=out, listener=listener,
+            names(matters), confirmed, redact=redactions(redact), out=out,
         )  # fmt: skip
         if probs is not None:
             findings = api.audit_answers(source, read_array(probs), features and read_array(features), request)
@@ -114,14 +115,15 @@ def debias(
 ) -> None:
     """Audit, then train the controls and the debiased model, prove the difference, export the model."""
     from debiaser.auditing import api
+    from debiaser.cli.console import reporting
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
     columns = Columns(label, image, text, group, split, unit)
-    with reporting(quiet) as listener:
+    with reporting(quiet):
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, max_cost, redactions(redact), out, listener,
+            names(matters), confirmed, max_cost, redactions(redact), out,
         )  # fmt: skip
         findings = api.debias_source(source, request)
     show(findings, as_json)
@@ -140,10 +142,11 @@ def predict(
 ) -> None:
     """Labels and probabilities from an exported model."""
     from debiaser.auditing.export import predict_inputs
+    from debiaser.cli.console import reporting
     from debiaser.cli.runs import print_json
 
-    with reporting(quiet) as listener:
-        answered, unreadable = predict_inputs(model_dir, inputs, image, text, listener)
+    with reporting(quiet):
+        answered, unreadable = predict_inputs(model_dir, inputs, image, text)
     for name, reason in unreadable:
         typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
     if as_json:
@@ -165,21 +168,6 @@ def clean(as_json: options.Json = False) -> None:
         print_json({"freed_bytes": freed})
     else:
         typer.echo(f"Removed {freed / 1e6:,.1f} MB of cached pixels, features and models.")
-
-
-class reporting:  # noqa: N801
-    """Progress for as long as it is open."""
-
-    def __init__(self, quiet: bool) -> None:
-        from debiaser.cli.console import reporter
-
-        self.reporter = reporter(quiet)
-
-    def __enter__(self) -> Any:
-        return self.reporter
-
-    def __exit__(self, *_: object) -> None:
-        self.reporter.close()
 
 
 def at_least(number: int) -> int:

@@ -3,7 +3,6 @@
 import shlex
 import textwrap
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -296,7 +295,7 @@ def theory(
     debug: options.Debug = False,
 ) -> None:
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
-    from debiaser.cli.console import reporter, say
+    from debiaser.cli.console import reporting, say
     from debiaser.cli.runs import print_json
     from debiaser.io import make_folder
     from debiaser.learn.machine import environment
@@ -308,8 +307,8 @@ def theory(
     if figures:
         make_folder(figures)  # a folder that cannot be is told before the work, not after
     started = time.monotonic()
-    with closing(reporter(quiet)) as listener:
-        evidence = gather(seed, listener)
+    with reporting(quiet):
+        evidence = gather(seed)
     found = statements(evidence)
     files = draw(evidence, figures) if figures else []
     if as_json:
@@ -358,10 +357,9 @@ def bench(
     debug: options.Debug = False,
 ) -> None:
     """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
-    from contextlib import closing
     from importlib.util import find_spec
 
-    from debiaser.cli.console import reporter, show_table
+    from debiaser.cli.console import reporting, show_table
     from debiaser.cli.runs import print_json
     from debiaser.io import make_folder, write_json
     from debiaser.paper.speed.claims import chosen, measure
@@ -373,8 +371,8 @@ def bench(
     if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
         typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
     make_folder(out.parent)  # a folder that cannot be is told before the work, not after
-    with closing(reporter(quiet)) as listener:
-        found = measure(names, quick, listener)
+    with reporting(quiet):
+        found = measure(names, quick)
     page, numbers = write_speed_page(found, out), out.with_suffix(".json")
     write_json(numbers, found)
     for claim in map(table, found["claims"]):

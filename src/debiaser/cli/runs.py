@@ -1,7 +1,6 @@
 """demo, train, report: making runs and showing them."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,19 +145,16 @@ def found_in(store: Any) -> list[dict[str, Any]]:
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:
     """The finished runs of these specs, with progress; several processes make each of them together."""
-    from debiaser.cli.console import Downloads, reporter
-    from debiaser.data.fetch import listening
+    from debiaser.cli.console import reporting
     from debiaser.learn.distributed import joined
     from debiaser.paper.experiment import run
 
     device = pick_device(device)
-    with joined(device) as processes, closing(reporter(quiet or not processes.main)) as listener:
-        preparing = Downloads(quiet or not processes.main, getattr(listener, "progress", None))
+    with joined(device) as processes, reporting(quiet or not processes.main) as reporter:
         done = []
         for spec in specs:
-            listener.announce(f"{spec.method}, seed {spec.seed}" if len(specs) > 2 else spec.method)
-            with listening(preparing):
-                done.append(run(spec, out, data, device, listener, fresh, processes))
+            reporter.run = f"{spec.method}, seed {spec.seed}" if len(specs) > 2 else spec.method
+            done.append(run(spec, out, data, device, fresh, processes))
         return done
 
 

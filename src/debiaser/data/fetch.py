@@ -12,17 +12,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol, TypeVar
 
 from debiaser.data.formats import DAMAGED, FormatError, extract
 from debiaser.io import explain, make_folder
+from debiaser.progress import task
 
-Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all where known
 Accepted = TypeVar("Accepted")
 
 CHUNK = 1 << 16
@@ -56,7 +55,7 @@ class Source(Protocol):
     @property
     def title(self) -> str: ...
 
-    def deliver(self, folder: Path, limit: int, patience: Patience, progress: Progress | None) -> bool:
+    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
         """Whether what now lies in the folder stems in part from an earlier attempt."""
         ...
 
@@ -72,22 +71,15 @@ class Web:
     def title(self) -> str:
         return urllib.parse.urlsplit(self.urls[0]).hostname or self.urls[0]
 
-    def deliver(self, folder: Path, limit: int, patience: Patience, progress: Progress | None) -> bool:
+    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
         resumed = False
         for url in self.urls:
             path = folder / Path(urllib.parse.urlsplit(url).path).name
-            resumed |= path.exists() or download(url, path, limit, self.local, patience, progress)
+            resumed |= path.exists() or download(url, path, limit, self.local, patience)
         return resumed
 
 
-def download(
-    url: str,
-    path: Path,
-    limit: int,
-    local: bool = False,
-    patience: Patience = PATIENCE,
-    progress: Progress | None = None,
-) -> bool:
+def download(url: str, path: Path, limit: int, local: bool = False, patience: Patience = PATIENCE) -> bool:
     """Whether the file now at `path` was completed from an earlier `.part`; `SourceError` if it could not be had.
 
     What was received stays in `<path>.part` when the connection breaks, and the next attempt asks for the rest.
@@ -99,7 +91,7 @@ def download(
         try:
             if attempt:
                 time.sleep(patience.pause * 2 ** (attempt - 1))
-            _receive(url, part, limit, local, patience.stall, until, progress)
+            _receive(url, part, limit, local, patience.stall, until)
             part.replace(path)
         except BrokenOffError as error:
             if attempt + 1 == patience.attempts:
@@ -113,9 +105,7 @@ def download(
     return resumed
 
 
-def _receive(
-    url: str, part: Path, limit: int, local: bool, stall: float, until: float, progress: Progress | None
-) -> None:
+def _receive(url: str, part: Path, limit: int, local: bool, stall: float, until: float) -> None:
     """Appends what the server sends to the part; the part is whole when this returns."""
     offset = part.stat().st_size if part.exists() else 0
     with closing(_open(url, offset, local, stall, part)) as response:
@@ -124,14 +114,13 @@ def _receive(
         if total is not None and total > limit:
             raise SourceError(f"announces {total} bytes where at most {limit} are expected")
         name, done = part.name.removesuffix(".part"), start
-        with part.open("ab" if start else "wb") as stream:
+        with part.open("ab" if start else "wb") as stream, task(name, total, start, "bytes") as advance:
             while chunk := _read(response, min(CHUNK, (limit + 1 if total is None else total) - done), stall):
                 if done == 0 and chunk.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
                     raise SourceError("sent a web page instead of the file")
                 stream.write(chunk)
                 done += len(chunk)
-                if progress:
-                    progress(name, done, total)
+                advance(len(chunk))
                 if time.monotonic() > until:
                     raise SourceError("is too slow")
     if done > limit:
@@ -216,7 +205,6 @@ def obtain(
     accept: Callable[[Path], Accepted],
     limit: int,
     patience: Patience,
-    progress: Progress | None = None,
 ) -> Accepted:
     """What `accept` makes of the files of the first source that it accepts; `SourceError` with every reason if none is.
 
@@ -228,7 +216,7 @@ def obtain(
         resumed = False
         for last in (False, True):
             try:
-                resumed = source.deliver(make_folder(folder), limit, patience, progress)
+                resumed = source.deliver(make_folder(folder), limit, patience)
                 return accept(folder)
             except SourceError as error:
                 reasons.append(f"{source.title}: {error}")
@@ -239,28 +227,6 @@ def obtain(
                     reasons.append(f"{source.title}: {error}")
                     break
     raise SourceError("; ".join(reasons) or "no public source is known")
-
-
-# --- Telling whoever listens how far a long preparation of data is, without a callback through every loader
-
-_LISTENER: ContextVar[Progress | None] = ContextVar("listener", default=None)
-
-
-@contextmanager
-def listening(progress: Progress) -> Iterator[None]:
-    """Within, what loaders report goes to this callback: what, bytes so far, bytes in all."""
-    token = _LISTENER.set(progress)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
-
-
-def report(what: str, done: int, total: int | None) -> None:
-    """Tell the listener, if there is one."""
-    listener = _LISTENER.get()
-    if listener:
-        listener(what, done, total)
 
 
 # --- A zip archive on the web of which only a few files are wanted
@@ -278,8 +244,8 @@ class WebZip:
     def title(self) -> str:
         return self.web.title
 
-    def deliver(self, folder: Path, limit: int, patience: Patience, progress: Progress | None) -> bool:
-        resumed = self.web.deliver(folder, self.size, patience, progress)
+    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
+        resumed = self.web.deliver(folder, self.size, patience)
         archive = folder / Path(self.web.urls[0]).name
         try:
             with zipfile.ZipFile(archive) as members:
@@ -314,11 +280,9 @@ class Package:
     def title(self) -> str:
         return f"{self.client} {self.name}"
 
-    def deliver(self, folder: Path, limit: int, patience: Patience, progress: Progress | None) -> bool:
-        if progress:
-            progress(self.title, 0, None)
+    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
         try:
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            with tempfile.TemporaryDirectory(dir=folder) as temporary, task(self.title):
                 archive = CLIENTS[self.client](self.name, Path(temporary), patience)
                 extract(archive, self.files, folder, limit)
         except FormatError as error:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from debiaser.data import published
 from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments
-from debiaser.data.fetch import Progress
 from debiaser.data.sources import Status
 from debiaser.errors import Problem
 
@@ -13,9 +12,9 @@ HOLDINGS = {each.name: each for each in (bar.SET, bffhq.SET, celeba.SET, civilco
 UNKNOWN = "the bytes of its files, of which no checksums are published"
 
 
-def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
+def fetch(name: str, root: Path | None = None) -> Path:
     """Where the set now lies, checked; fetched if it was nowhere and needs no login."""
-    return published.fetch(HOLDINGS[name], root, progress)
+    return published.fetch(HOLDINGS[name], root)
 
 
 def status(name: str, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from debiaser.data.archives import ENDINGS, Bundle, open_bundle
 from debiaser.data.cache import user_cache
-from debiaser.data.fetch import PATIENCE, Patience, Progress, Source, SourceError, obtain, report
+from debiaser.data.fetch import PATIENCE, Patience, Source, SourceError, obtain
 from debiaser.data.formats import FormatError
 from debiaser.data.images import DecodeError, decode
 from debiaser.data.sources import roots
 from debiaser.errors import Problem
 from debiaser.io import locked, make_folder
+from debiaser.progress import track
 
 PICTURES = (".jpg", ".jpeg", ".png")
 LAST_BYTES = (b"\xff\xd9", b"IEND\xaeB`\x82")  # how a JPEG and a PNG end
@@ -108,9 +109,7 @@ def check_set(known: FolderSet, bundle: Bundle) -> dict[str, list[int]]:
     with telling(known):
         counts = known.check(bundle, known.counts)
         names = [name for name in bundle.entries if name.lower().endswith(PICTURES)]
-        for number, name in enumerate(names):
-            if number % 1000 == 0:
-                report(f"checking {known.name}", number, len(names))
+        for name in track(names, f"checking {known.name}"):
             if not bundle.end(name, 8).endswith(LAST_BYTES):
                 try:
                     decode(bundle.read(name))
@@ -119,7 +118,7 @@ def check_set(known: FolderSet, bundle: Bundle) -> dict[str, list[int]]:
     return counts
 
 
-def fetch(known: FolderSet, root: Path | None, progress: Progress | None = None) -> Path:
+def fetch(known: FolderSet, root: Path | None) -> Path:
     """Where the set lies, checked; fetched as one archive if it is nowhere and no login is needed."""
     if look(known, root):
         bundle = opened(known, root)
@@ -132,17 +131,16 @@ def fetch(known: FolderSet, root: Path | None, progress: Progress | None = None)
         if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
         else make_folder(user_cache("data"))
     )
-    said = f"waiting for another process that fetches {known.name}"
-    waiting = (lambda: progress(said, 0, None)) if progress else None
+    waiting = f"waiting for another process that fetches {known.name}"
     with locked(folder / f".{known.name}.lock", waiting, known.patience.whole):
         here = look(known, folder)  # another process may have been quicker
-        return here or _fetch(known, folder, progress)
+        return here or _fetch(known, folder)
 
 
-def _fetch(known: FolderSet, folder: Path, progress: Progress | None) -> Path:
+def _fetch(known: FolderSet, folder: Path) -> Path:
     staging = folder / f".{known.name}.fetch"
     try:
-        archive = obtain(known.sources, staging, lambda at: _accept(known, at), known.limit, known.patience, progress)
+        archive = obtain(known.sources, staging, lambda at: _accept(known, at), known.limit, known.patience)
     except SourceError as error:
         if not any(file.is_file() and file.stat().st_size for file in staging.rglob("*")):
             shutil.rmtree(staging, ignore_errors=True)  # else there is a part worth keeping

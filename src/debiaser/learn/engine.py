@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,48 +19,10 @@ from debiaser.learn.distributed import ALONE, Processes, Sharing, check_size, sh
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler, Shuffle
+from debiaser.progress import task
 
-T = TypeVar("T")
 Row = dict[str, Any]  # one epoch of the history
 PRECISIONS = ("32", "bf16")
-
-
-class Listener(Protocol):
-    """Who wants to know how far a training is."""
-
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        """A stage of so many steps begins, or goes on after those that are done."""
-        ...
-
-    def step(self) -> None:
-        """One more step is done."""
-        ...
-
-    def end(self, stage: str, row: Row | None) -> None:
-        """The stage is over; its last epoch."""
-        ...
-
-
-class Silence:
-    """A listener that does nothing."""
-
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        pass
-
-    def step(self) -> None:
-        pass
-
-    def end(self, stage: str, row: Row | None) -> None:
-        pass
-
-
-def told_of(listener: Listener, stage: str, items: Sequence[T]) -> Iterator[T]:
-    """The items, each a step of the stage, which is over after the last."""
-    listener.begin(stage, len(items), 0)
-    for item in items:
-        yield item
-        listener.step()
-    listener.end(stage, None)
 
 
 @dataclass(frozen=True)
@@ -75,7 +37,6 @@ class Stage:
     augment: Augmentation | None = None
     device: torch.device | str = "cpu"
     watch: Callable[[torch.nn.Module], Row] | None = None
-    listener: Listener = field(default_factory=Silence)
     processes: Processes = ALONE
     precision: str = "32"
 
@@ -109,17 +70,16 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
     last = recipe.epochs if until is None else min(until, recipe.epochs)
     if len(history) < last:
         steps = steps_in(len(sampler.draw(0)), recipe.batch_size)
-        stage.listener.begin(stage.name, last * steps, len(history) * steps)
-        with torch.random.fork_rng(devices=[]):
+        told = task(stage.name, last * steps, len(history) * steps)
+        with torch.random.fork_rng(devices=[]), told as advance:
             for epoch in range(len(history), last):
-                history.append(run_epoch(objective, optimizer, stage, sampler, epoch))
+                history.append(run_epoch(objective, optimizer, stage, sampler, epoch, advance))
                 if not processes.main:
                     continue
                 tensors = prefixed("objective", objective.state_dict())
                 if epoch + 1 < recipe.epochs:
                     tensors |= prefixed("optimizer", optimizer_tensors(optimizer))
                 checkpoint.save(tensors, history=history)
-        stage.listener.end(stage.name, history[-1])
     objective.eval()
     return history
 
@@ -144,9 +104,14 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def run_epoch(
-    objective: Objective, optimizer: torch.optim.Optimizer, stage: Stage, sampler: IndexSampler, epoch: int
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    stage: Stage,
+    sampler: IndexSampler,
+    epoch: int,
+    advance: Callable[[], None] = lambda: None,
 ) -> Row:
-    """One epoch; its row of the history."""
+    """One epoch; its row of the history. `advance` is called after every step."""
     started = time.perf_counter()
     torch.manual_seed(derive(stage.seed, stage.name, "network", epoch))
     augmenting = torch_stream(stage.seed, stage.name, "augment", epoch)
@@ -164,7 +129,7 @@ def run_epoch(
             if not math.isfinite(loss):
                 raise diverged(stage, epoch, number, part)
             total += loss * len(part)
-            stage.listener.step()
+            advance()
         if shared:
             shared.settle()
     row: Row = {"stage": stage.name, "epoch": epoch + 1, "seen": len(rows), "lr": rate, "loss": total / len(rows)}

@@ -75,7 +75,6 @@ class Task:
     identity: str = ""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     watch: Callable[[nn.Module], engine.Row] | None = None
-    listener: engine.Listener = field(default_factory=engine.Silence)
     journal: Journal = field(default_factory=Journal)
     processes: Processes = ALONE
     precision: str = "32"
@@ -119,7 +118,6 @@ class Task:
             self.augment if recipe.augment else None,
             self.device,
             self.watch,
-            self.listener,
             self.processes,
             self.precision,
         )

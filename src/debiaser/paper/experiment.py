@@ -19,11 +19,11 @@ from debiaser.data.benchmarks.gallery import Gallery
 from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark, Split
 from debiaser.errors import Misuse, Problem
-from debiaser.io import locked, write_arrays, write_json
+from debiaser.io import locked, make_folder, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.encoders import Encoder, find_encoder
-from debiaser.learn.engine import Listener, Row, Silence
+from debiaser.learn.engine import Row
 from debiaser.learn.features import features
 from debiaser.learn.forward import predict
 from debiaser.learn.machine import environment, keep_freed_memory
@@ -53,14 +53,12 @@ class Encoded:
         return torch.from_numpy(self.array[self.places[rows.numpy()]])
 
 
-def with_features(
-    benchmark: Benchmark, name: str, device: str = "cpu", listener: Listener | None = None, data: Path | None = None
-) -> Benchmark:
+def with_features(benchmark: Benchmark, name: str, device: str = "cpu", data: Path | None = None) -> Benchmark:
     """The benchmark with the features of the encoder of this name as inputs."""
-    return features_of(benchmark, find_encoder("image", name, device, data), listener)
+    return features_of(benchmark, find_encoder("image", name, device, data))
 
 
-def features_of(benchmark: Benchmark, encoder: Encoder, listener: Listener | None = None) -> Benchmark:
+def features_of(benchmark: Benchmark, encoder: Encoder) -> Benchmark:
     """The benchmark with this encoder's features as inputs: computed once per picture, then read from the cache.
 
     Whole pictures at the encoder's size, without augmentation; the same file serves every seed and split.
@@ -73,21 +71,21 @@ def features_of(benchmark: Benchmark, encoder: Encoder, listener: Listener | Non
             "leave --option features out"
         )
     names = sorted({each for gallery in galleries.values() for each in gallery.names})
-    array = encode(replace(galleries["train"], names=names), encoder, listener)
+    array = encode(replace(galleries["train"], names=names), encoder)
     place = {each: number for number, each in enumerate(names)}
     train, valid, test = (encoded(splits[part], galleries[part], array, place) for part in splits)
     notes = (*benchmark.notes, f"inputs are frozen features of {encoder.name}")
     return replace(benchmark, train=train, valid=valid, test=test, notes=notes)
 
 
-def encode(gallery: Gallery, encoder: Encoder, listener: Listener | None = None) -> NDArray[Any]:
+def encode(gallery: Gallery, encoder: Encoder) -> NDArray[Any]:
     """(n, width) the features of all pictures of a gallery, mapped from the cache."""
     pictures = gallery.resized(encoder.size)
 
     def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         return ((part, pictures.pixels(part)) for part in torch.split(rows, BATCH))
 
-    return features(encoder, pictures.identity, len(pictures.names), stream, user_cache("features"), listener)
+    return features(encoder, pictures.identity, len(pictures.names), stream, user_cache("features"))
 
 
 def encoded(split: Split, gallery: Gallery, array: NDArray[Any], place: Mapping[str, int]) -> Split:
@@ -115,7 +113,6 @@ def run(
     out: Path,
     data: Path | None = None,
     device: str = "cpu",
-    listener: Listener | None = None,
     fresh: bool = False,
     processes: Processes = ALONE,
 ) -> Run:
@@ -131,8 +128,8 @@ def run(
     done = find()
     if done is not None:  # a finished run can be read without its lock, also where one may not write
         return Run(folder, done, resumed=True)
-    said = "another process is working on %s; waiting for it to end"
-    with processes.held(lambda: locked(folder / ".lock", lambda: log.warning(said, folder))):
+    waiting = f"another process is working on {folder}; waiting for it to end"
+    with processes.held(lambda: locked(folder / ".lock", waiting)):
         done = find()
         if done is not None:
             return Run(folder, done, resumed=True)
@@ -142,7 +139,7 @@ def run(
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
             (folder / "result.json").unlink(missing_ok=True)
         checkpoints = Checkpoints(out / "stages", fresh=fresh)
-        made = make(spec, folder, data, device, listener or Silence(), checkpoints, processes)
+        made = make(spec, folder, data, device, checkpoints, processes)
         return Run(folder, made, resumed=False)
 
 
@@ -151,12 +148,13 @@ def make(
     folder: Path,
     data: Path | None,
     device: str,
-    listener: Listener,
     checkpoints: Checkpoints,
     processes: Processes = ALONE,
 ) -> results.Result:
     """Train and judge; everything that is kept lands in the folder, `result.json` last."""
     keep_freed_memory()
+    if processes.main:
+        make_folder(folder / "checkpoint")  # a run in the making, for anyone who looks
     method = spec.new_method()
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)
@@ -175,7 +173,6 @@ def make(
         identity=spec.data_identity,
         checkpoints=checkpoints,
         watch=lambda model: watch(model, benchmark, device, processes),
-        listener=Noting(folder, listener) if processes.main else Silence(),
         processes=processes,
         precision=spec.precision,
     )
@@ -263,18 +260,6 @@ def detector(journal: Journal, labels: Vector) -> Vector | None:
         return None
     clusters = journal.vectors["cluster"]  # each lies within one class
     return np.asarray(1 - np.bincount(clusters)[clusters] / np.bincount(labels)[labels])
-
-
-class Noting:
-    """A listener that also notes the current stage in `checkpoint/`, for anyone who looks into the folder."""
-
-    def __init__(self, folder: Path, listener: Listener) -> None:
-        self.path, self.listener = folder / "checkpoint" / "progress.json", listener
-        self.step, self.end = listener.step, listener.end
-
-    def begin(self, stage: str, steps: int, done: int) -> None:
-        write_json(self.path, {"stage": stage, "steps": steps, "done": done})
-        self.listener.begin(stage, steps, done)
 
 
 @dataclass(frozen=True)

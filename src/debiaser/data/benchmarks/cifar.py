@@ -12,9 +12,9 @@ from debiaser.data import bias as inject
 from debiaser.data import sources as raw
 from debiaser.data.benchmarks.corruptions import CHUNK, NAMES, VERSION, corrupt
 from debiaser.data.cache import ArrayCache, user_cache
-from debiaser.data.fetch import report
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.io import numpy_stream
+from debiaser.progress import task
 
 # --- CIFAR-10 as it is, without an injected shortcut: 45,000 / 5,000 / 10,000
 
@@ -32,7 +32,7 @@ class Photographs(NamedTuple):
 
 def parts(root: Path | None, data_seed: int) -> dict[str, Photographs]:
     """Train and valid, a seeded permutation of the training file cut at nine tenths, and test in file order."""
-    cifar = raw.load("cifar10", root, report)
+    cifar = raw.load("cifar10", root)
     order = numpy_stream(data_seed, "cifar10", "split").permutation(len(cifar.y_train))
     cut = len(order) - len(order) // VALID
     chosen = {"train": order[:cut], "valid": order[cut:], "test": np.arange(len(cifar.y_test))}
@@ -88,10 +88,10 @@ def corrupted(
 
     def compute(absent: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
         absent = absent[np.argsort(bias[absent], kind="stable")]  # few corruptions at a time
-        for done in range(0, len(absent), CHUNK):
-            chosen = absent[done : done + CHUNK]
-            yield chosen, corrupt(pictures[rows[chosen]], bias[chosen], rows[chosen], severity, seed)
-            size = pictures[0].size
-            report(f"corrupting CIFAR-10, {part}", (done + len(chosen)) * size, len(absent) * size)
+        with task(f"corrupting CIFAR-10, {part}", len(absent), unit="images") as advance:
+            for start in range(0, len(absent), CHUNK):
+                chosen = absent[start : start + CHUNK]
+                yield chosen, corrupt(pictures[rows[chosen]], bias[chosen], rows[chosen], severity, seed)
+                advance(len(chosen))
 
     return np.array(cache.fill(compute))

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from debiaser.data import bias as inject
 from debiaser.data import sources as raw
-from debiaser.data.fetch import report
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import known
 from debiaser.io import numpy_stream
@@ -138,7 +137,7 @@ def load_mbmnist(
     inject.check_share("noise", noise, closed=True)
     if positions not in POSITIONS:
         raise known("positions", positions, POSITIONS)
-    sources = {tile: raw.load(name, root, report) for tile, name in SETS.items()}
+    sources = {tile: raw.load(name, root) for tile, name in SETS.items()}
     training, testing = pools(sources, "train"), pools(sources, "test")
     digits = np.arange(len(training[0].grey.target))
     cut = len(digits) * 9 // 10  # file order, as in Colored MNIST

@@ -13,7 +13,6 @@ from torch import Tensor
 from debiaser.data.images import Pictures
 from debiaser.data.own.checks import (
     Duplicates,
-    Progress,
     Survey,
     apart,
     check_classes,
@@ -112,7 +111,6 @@ def read_own(
     seed: int = 0,
     fractions: tuple[float, float] = (0.1, 0.2),
     need_test: bool = False,
-    progress: Progress | None = None,
     cache: Path | None = None,
 ) -> OwnData:
     """The data behind a path or a hub name; what cannot be used is listed, what was decided is noted.
@@ -122,7 +120,7 @@ def read_own(
     remembered (the user's cache folder by default).
     """
     rows, labels = labelled(_found(source, columns))
-    rows, labels, seen = readable(rows, labels, cache, progress)
+    rows, labels, seen = readable(rows, labels, cache)
     rows, labels, seen, unit, copies = apart(rows, labels, seen)
     check_classes(labels, unit, rows)
     split, notes = divided(rows, labels.y, unit, seed, fractions, need_test)

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -23,10 +23,10 @@ from debiaser.data.own.rows import MISSING, Labels, Rows, as_labels, first, show
 from debiaser.data.own.splits import deal, units_per_class
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_arrays
+from debiaser.progress import task
 
 # --- The first look at every picture: readable or not, its size, its digests; remembered, so that it happens once
 
-Progress = Callable[[str, int, int | None], None]
 
 THUMB = 12  # the side of the colour thumbnail that near duplicates must share
 FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat parts gives no bits
@@ -74,7 +74,7 @@ def new_survey(n: int) -> Survey:
     )
 
 
-def survey(contents: Contents, name: str, folder: Path | None = None, progress: Progress | None = None) -> Survey:
+def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
     """What there is to see of each picture; what was seen before is remembered in `folder` under this name."""
     path = (folder or user_cache("reading")) / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
     found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
@@ -95,7 +95,7 @@ def survey(contents: Contents, name: str, folder: Path | None = None, progress: 
     _recall(found, stamps, known, kept)
     if fresh:
         try:
-            _look_at(contents, fresh, found, progress)
+            _look_at(contents, fresh, found)
         finally:
             _remember(path, found, stamps)  # also when interrupted: what was seen need not be seen again
     return found
@@ -136,7 +136,7 @@ def _exif(image: Image.Image) -> Mapping[int, Any]:
         return {}
 
 
-def _look_at(contents: Contents, rows: list[int], found: Survey, progress: Progress | None) -> None:
+def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
     def one(row: int) -> None:
         try:
             look(contents.read(row), found, row)
@@ -147,11 +147,11 @@ def _look_at(contents: Contents, rows: list[int], found: Survey, progress: Progr
     found.reason[rows] = PENDING
     with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "survey") as pool:
         warnings.simplefilter("ignore")  # of Pillow, about odd files: they are told as reasons
-        for start in range(0, len(rows), CHUNK):
-            part = rows[start : start + CHUNK]
-            list(pool.map(one, part, chunksize=16))
-            if progress:
-                progress("looking at pictures", start + len(part), len(rows))
+        with task("looking at pictures", len(rows)) as advance:
+            for start in range(0, len(rows), CHUNK):
+                part = rows[start : start + CHUNK]
+                list(pool.map(one, part, chunksize=16))
+                advance(len(part))
 
 
 def _recall(
@@ -304,17 +304,13 @@ def labelled(rows: Rows) -> tuple[Rows, Labels]:
     return rows.without(out).noting(*labels.notes), replace(labels, y=labels.y[labels.y >= 0])
 
 
-def readable(
-    rows: Rows, labels: Labels, cache: Path | None, progress: Progress | None
-) -> tuple[Rows, Labels, Survey | None]:
+def readable(rows: Rows, labels: Labels, cache: Path | None) -> tuple[Rows, Labels, Survey | None]:
     """The rows whose picture can be read, or whose text is not empty; with what was seen of the pictures."""
     if rows.pictures is None:
         texts = rows.texts or []
         out = {row: ("has no text", "unreadable") for row, text in enumerate(texts) if not text.strip()}
         return *_rest(rows, labels, out), None
-    seen = survey(
-        rows.pictures, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache, progress
-    )
+    seen = survey(rows.pictures, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache)
     bad = np.flatnonzero(seen.reason != "")
     absent = [rows.ids[row] for row in np.flatnonzero(seen.reason == "is not there")]
     if absent and rows.label_name:

@@ -12,7 +12,7 @@ from torch import nn
 
 from debiaser.data.split import Split
 from debiaser.errors import known
-from debiaser.learn.engine import Listener, Silence, Stage, new_optimizer, run_epoch
+from debiaser.learn.engine import Stage, new_optimizer, run_epoch
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import Supervised
 from debiaser.learn.machine import environment
@@ -31,6 +31,7 @@ from debiaser.paper.speed.timing import (
     ratio,
     typical,
 )
+from debiaser.progress import task
 
 # --- How the cost grows with the number of rows: seconds from a thousand to a million, and the exponent that fits
 
@@ -123,18 +124,17 @@ def chosen(only: Sequence[str]) -> list[str]:
     return [name for name in everything if not only or name in only]
 
 
-def measure(only: Sequence[str] = (), quick: bool = False, listener: Listener | None = None) -> dict[str, Any]:
+def measure(only: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     """What was found for each claim, with the facts of the machine; `quick` shows that it runs, not how fast."""
-    names, told = chosen(only), listener or Silence()
+    names = chosen(only)
     found: dict[str, Any] = {"quick": quick, "environment": environment("cpu", 1), "claims": []}
     for name in names:
         rounds = len(FEW if quick else SIZES) if name == GROWTH else (2 if quick else CLAIMS[name].rounds)
-        told.begin(name, rounds, 0)
-        if name == GROWTH:
-            found["growth"] = growth(quick, told.step)
-        else:
-            found["claims"].append({"name": name, **judged(name, rounds, quick, told.step)})
-        told.end(name, None)
+        with task(name, rounds) as advance:
+            if name == GROWTH:
+                found["growth"] = growth(quick, advance)
+            else:
+                found["claims"].append({"name": name, **judged(name, rounds, quick, advance)})
     return found
 
 

@@ -1,6 +1,6 @@
 """The practical objective, min over h of Tr[I_h(theta_h)^-1], minimised directly on a small logistic model."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,12 +14,12 @@ from torch.nn.functional import avg_pool2d
 
 from debiaser.data.benchmarks import digits
 from debiaser.io import torch_stream
-from debiaser.learn.engine import Listener
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm
 from debiaser.learn.losses import cross_entropy
 from debiaser.paper.theory import worlds
 from debiaser.paper.theory.fisher import Damped, Fisher, damped_sweep, head_fisher, inverse_trace
+from debiaser.progress import task
 
 Array = NDArray[np.float64]
 ROWS, MINORITY = 240, 0.05
@@ -291,14 +291,16 @@ class Evidence:
     compared: tuple[Compared, ...]  # with more rows than parameters, then with fewer
 
 
-def gather(seed: int, listener: Listener, replicates: int = worlds.REPLICATES) -> Evidence:
-    """All measurements; the listener hears of each part and its steps."""
+def gather(seed: int, replicates: int = worlds.REPLICATES) -> Evidence:
+    """All measurements, with progress."""
 
     def told(stage: str, steps: int, parts: Iterable[T]) -> tuple[T, ...]:
-        listener.begin(stage, steps, 0)
-        found = tuple(ticking(parts, listener.step))
-        listener.end(stage, None)
-        return found
+        found = []
+        with task(stage, steps) as advance:
+            for part in parts:
+                found.append(part)
+                advance()
+        return tuple(found)
 
     world = worlds.biased_world(seed)
     per_case = len(worlds.TOY_SCALES) * len(worlds.TOY_SIZES) ** 2
@@ -317,10 +319,3 @@ def gather(seed: int, listener: Listener, replicates: int = worlds.REPLICATES) -
         solved=told("practical objective", DATA_SETS, (solve(seed * DATA_SETS + each) for each in range(DATA_SETS))),
         compared=told("digits", 2, (compare(seed, rows) for rows in (None, FEW))),
     )
-
-
-def ticking(parts: Iterable[T], tick: Callable[[], None]) -> Iterator[T]:
-    """The parts, with a call after each."""
-    for part in parts:
-        yield part
-        tick()
