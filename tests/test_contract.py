@@ -107,9 +107,9 @@ def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchma
     starts: list[tuple[str, dict[str, torch.Tensor], dict[object, object], float]] = []
     original = engine.run_epoch
 
-    def watched(objective, optimizer, stage, sampler, epoch):  # type: ignore[no-untyped-def]
+    def watched(objective, optimizer, stage, sampler, epoch, advance):  # type: ignore[no-untyped-def]
         starts.append((stage.name, weights(objective.model), dict(optimizer.state), stage.recipe.learning_rate(0, 3)))
-        row = original(objective, optimizer, stage, sampler, epoch)
+        row = original(objective, optimizer, stage, sampler, epoch, advance)
         ends[stage.name] = weights(objective.model)
         return row
 

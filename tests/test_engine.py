@@ -195,7 +195,7 @@ def test_an_input_that_is_no_number_is_named(tiny_task: Callable[..., Task]) -> 
 FAULTS = """
 import resource, sys
 import torch
-from debiaser.learn.freed_memory import keep_freed_memory
+from debiaser.learn.machine import keep_freed_memory
 if "keep" in sys.argv:
     keep_freed_memory()
 def faults():
