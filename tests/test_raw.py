@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from debiaser.data.fetch import Package, Patience, SourceError, Web, WebZip, dow
 from debiaser.data.formats import FormatError, read_idx, read_npz
 from debiaser.data.sources import KEYS, SETS, STEMS, Part, RawSet
 from debiaser.errors import Misuse, Problem
+from debiaser.progress import listening
 from layouts import write_tar
 from web_site import Behaviour, Handler, Site, serve
 
@@ -126,12 +128,13 @@ def left_in(folder: Path) -> list[str]:
 
 def test_fetches_once_and_keeps_one_verified_file(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
     register(web(site))
-    told: list[tuple[str, int, int | None]] = []
-    assert same(raw.load("tiny", None, lambda *step: told.append(step)))
+    told: list[tuple[Any, ...]] = []
+    with listening(lambda *step: told.append(step)):
+        assert same(raw.load("tiny", None))
     assert raw.fetch("tiny") == tmp_path / "cache" / "tiny.npz"
     assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
     assert [name for name, _ in site.seen] == list(GZIPPED)
-    assert {name for name, done, total in told if done == total} == set(GZIPPED)
+    assert {name for name, done, total, *_ in told if done == total} == set(GZIPPED)
     kept = np.load(tmp_path / "cache" / "tiny.npz", allow_pickle=False)
     assert sorted(kept.files) == sorted(KEYS)
 
