@@ -22,7 +22,7 @@ from debiaser.data.formats import BATCHES, SPRITES, TRAIN_BATCHES
 from debiaser.data.sources import KEYS, SETS, parts_of
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.nets import SmallMapConv, for_small_maps, new_net, normalised
-from debiaser.paper.published import table
+from debiaser.paper.results import table
 from debiaser.paper.settings import SETTINGS
 from debiaser.progress import listening
 from debiaser.report.run_page import command

@@ -125,7 +125,7 @@ def readers(folder: Path) -> Readers:
         "image": (pictures(), decode, (DecodeError,)),
         "csv": (tables(), through_file(lambda path: read_table(read_csv(path), str(held), Columns())), (Problem,)),
         "marks": ([marks], through_file(read_confirmed), (Problem,)),
-        "json, result": ([run], through_file(lambda path: results.read_result(path.parent), "run/result.json"), ()),
+        "json, result": ([run], through_file(lambda path: results.finished(path.parent), "run/result.json"), ()),
         "json, report": ([run], through_file(lambda path: read_result(path.parent), "run/result.json"), UNREADABLE),
         "json, baseline": ([baseline], through_file(lambda path: checked_verdicts("biased", path)), (Problem,)),
         "npz": (arrays(), through_file(lambda path: read_npz(path, shapes)), (FormatError,)),

@@ -13,6 +13,7 @@ from debiaser.data.benchmarks import digits
 from debiaser.errors import Misuse
 from debiaser.learn.nets import SimConv1
 from debiaser.paper import documents
+from debiaser.paper.studies.findings import gather
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,10 +40,10 @@ def test_files_that_are_no_results_are_named_below_the_table_and_not_averaged(tm
     usual = documents.table(tmp_path, "digits")
     assert "Left out" not in usual
     (folder / kept[0].name).write_text(kept[0].read_text().replace('"protocol": 1', '"protocol": 0'))
-    (folder / "half.json").write_text(kept[1].read_text()[:200])
-    (folder / "list.json").write_text("[1]")
-    (folder / "other.json").write_text(kept[1].read_text())
-    (folder / "bytes.json").write_bytes(b"\xff\xfe")
+    (folder / "digits-half.json").write_text(kept[1].read_text()[:200])
+    (folder / "digits-list.json").write_text("[1]")
+    (folder / "digits-other.json").write_text(kept[1].read_text())
+    (folder / "digits-bytes.json").write_bytes(b"\xff\xfe")
     shown = documents.table(tmp_path, "digits")
     assert f"| {len(kept) - 1} |" in shown.splitlines()[2] and shown.count("*Left out*") == 5
     for words in ("protocol 0", "no complete JSON", "no result of debiaser", "not that of the run", "it is no text"):
@@ -72,9 +73,9 @@ def test_every_result_that_is_kept_is_whole() -> None:
     kept = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name not in others]
     assert kept
     for dataset in {path.parent.name for path in kept}:
-        results, left_out = documents.read_results(ROOT / "results", dataset)
-        assert not left_out
-        assert all({"metrics", "seconds", "spec", "environment"} <= set(result) for result in results)
+        store = gather(ROOT / "results" / dataset)
+        assert not store.left_out and len(list(store.all())) == sum(path.parent.name == dataset for path in kept)
+        assert all({"metrics", "seconds", "spec", "environment"} <= set(result) for result in store.all())
 
 
 def test_the_regret_of_every_benchmark_is_what_its_candidates_say() -> None:

@@ -1,4 +1,4 @@
-"""Studies: plans without torch, and a store that names what it leaves out."""
+"""Studies: specs and keys, a store that names what it leaves out, findings, and what the page shows of them."""
 
 import json
 from dataclasses import replace
@@ -10,17 +10,12 @@ import pytest
 
 from debiaser.cli.runs import found_in, report
 from debiaser.errors import Misuse
-from debiaser.methods import METHODS
-from debiaser.paper import published
-from debiaser.paper.results import histogram, measures, selection
-from debiaser.paper.settings import SETTINGS
-from debiaser.paper.spec import as_declared, declared, digest_of, new_spec, planned_spec
-from debiaser.paper.studies import STUDIES, find_studies
-from debiaser.paper.studies.study import Study, Verdict, read
-from debiaser.paper.studies.tally import (
+from debiaser.paper.results import histogram, measures, selection, table
+from debiaser.paper.spec import new_spec
+from debiaser.paper.studies import STUDIES, Study, find_studies
+from debiaser.paper.studies.findings import (
     Scale,
     also_printed,
-    differing,
     epochs_of,
     expected_seconds,
     findings,
@@ -28,6 +23,7 @@ from debiaser.paper.studies.tally import (
     missing,
     tally,
 )
+from debiaser.paper.studies.study import Cell
 from debiaser.report.run_page import find_runs, write_page
 from debiaser.report.studies import markdown, text_table, write_figures
 
@@ -39,7 +35,7 @@ def test_every_published_number_of_a_study_stands_beside_a_cell() -> None:
         assert study.label == label
         printed = [cell.published(label) for cell in study.cells if cell.printed]
         assert all(printed), f"{label} has a cell for which the paper has no number"
-        rest = [each for each in published.table(label) if each.mean is not None and each not in printed]
+        rest = [each for each in table(label) if each.mean is not None and each not in printed]
         words = ("difference", "p_value", "percent_of_time")  # from the text; shown below the table
         assert all(each.metric.endswith(words) or "minus" in each.variant for each in rest), label
         assert len(also_printed(study)) == len(rest)
@@ -51,36 +47,25 @@ def test_unknown_study_names_the_known_ones() -> None:
     assert len(find_studies("all")) == len(STUDIES)
 
 
-def test_fields_are_declared_as_the_classes_have_them() -> None:
-    for name, kind in METHODS.items():
-        assert as_declared(kind()) == {field: value for field, (_, value) in declared(name).items()}
-
-
-def test_planned_specs_are_the_specs_of_runs() -> None:
-    for dataset in SETTINGS:
-        for method in METHODS:
-            for recipe in ("fast", "paper"):
-                assert planned_spec(dataset, method, recipe=recipe).key == new_spec(dataset, method, recipe=recipe).key
-    for cell in {cell for study in STUDIES.values() for cell in study.cells if study.label != "control"}:
-        words = cell.command("fast", 1)
-        changes, options = (
-            [words[at + 1] for at, word in enumerate(words) if word == flag] for flag in ("--set", "--option")
-        )
-        more = {"noise": cell.noise, "net": cell.net, "changes": changes, "options": options}
-        asked = new_spec(cell.dataset, cell.method, cell.rho, seed=1, **more)
-        assert cell.spec("fast", 1).key == asked.key, cell
-    assert all(cell.options == ("crop=whole",) for cell in STUDIES["real_3"].cells), "as BPA's code sees them (D15)"
-
-
 def test_keys_that_were_kept_are_still_those_of_their_specs() -> None:
     kept = [json.loads(path.read_text()) for path in (ROOT / "results" / "cmnist").glob("*-pgd-*-fast-*.json")]
     usual = {each["key"] for each in kept if "parameters" not in each["spec"]["fields"]}
-    planned = {planned_spec("cmnist", "pgd", rho, seed=seed).key for rho in (0.005, 0.01, 0.05) for seed in range(3)}
+    planned = {new_spec("cmnist", "pgd", rho, seed=seed).key for rho in (0.005, 0.01, 0.05) for seed in range(3)}
     assert planned <= usual
-    said = [planned_spec("cmnist", "pgd", 0.005, changes=["rate=1"]), planned_spec("cmnist", "pgd", 0.005)]
-    said += [planned_spec("cmnist", "lff", 0.005, changes=[*each]) for each in (["relative=true"], [])]
+    said = [new_spec("cmnist", "pgd", 0.005, changes=["rate=1"]), new_spec("cmnist", "pgd", 0.005)]
+    said += [new_spec("cmnist", "lff", 0.005, changes=[*each]) for each in (["relative=true"], [])]
     assert said[0].key == said[1].key and said[2].key == said[3].key, "a field's usual value changes no key"
-    assert planned_spec("cmnist", "pgd", 0.005, changes=["rate=0.5"]).key != said[0].key
+    assert new_spec("cmnist", "pgd", 0.005, changes=["rate=0.5"]).key != said[0].key
+
+
+def test_a_command_makes_the_run_of_its_cell() -> None:
+    cell = STUDIES["real_3"].cells[0]
+    words = ("--method", "vanilla", "--net", "resnet18", "--recipe", "paper", "--seed", "1", "--option", "crop=whole")
+    assert cell.command("paper", 1) == ["train", "celeba", *words], "as BPA's code sees them (D15)"
+    assert cell.spec("paper", 1).options == {"crop": "whole"}
+    noisy = Cell("x", "cmnist", "pgd", 0.005, ("p=inf", "alpha=none"), noise=0.05)
+    words = ("--method", "pgd", "--rho", "0.005", "--noise", "0.05", "--epochs", "2", "--seed", "0")
+    assert noisy.command("fast", 0, 2) == ["train", "cmnist", *words, "--set", "p=inf", "--set", "alpha=none"]
 
 
 def result(study: Study, name: str, seed: int, value: float, recipe: str = "fast", **more: Any) -> dict[str, Any]:
@@ -107,97 +92,27 @@ def test_results_that_cannot_count_are_named_and_left_out(tmp_path: Path) -> Non
     write(tmp_path / "copied twice", good)
     write(tmp_path, '{"half": ', "half-written")
     write(tmp_path, {"accuracy": 1}, "foreign")
+    write(tmp_path, good, "renamed")
     write(tmp_path, {**result(study, "Clean", 2, 10.0), "protocol": 0})
     tampered = result(study, "Clean", 3, 10.0)
     tampered["spec"]["recipe"]["epochs"] = 1
     write(tmp_path, tampered)
     other = new_spec("cmnist", "pgd", 0.005, epochs=1)
     write(tmp_path, {**result(study, "Clean", 0, 10.0), "key": other.key, "spec": other.plain()})
+    elsewhere = new_spec("cmnist", "pgd", 0.005, data_seed=7)
+    write(tmp_path, {**result(study, "Clean", 0, 10.0), "key": elsewhere.key, "spec": elsewhere.plain()})
     write(tmp_path / "third", {**good, "metrics": {"unbiased": 1.0}})
     store = gather(tmp_path)
     said = "\n".join(store.left_out)
-    for words in ("no complete JSON", "no result of debiaser", "protocol 0", "not those that its key", "other numbers"):
+    for words in ("no complete JSON", "no result of debiaser", "name is not that of the run", "protocol 0"):
         assert words in said
+    assert "not those that its key" in said and "other numbers" in said and len(store.left_out) == 6
     found = findings(study, store, Scale())
     clean, augmented = found["cells"]
-    assert (clean["mean"], clean["runs"], augmented["mean"], augmented["runs"]) == (97.5, 2, 96.0, 1)
-    (stranger,) = found["left_out"]
-    assert other.key in stranger and "recipe.epochs 1 instead of 10" in stranger
+    assert (clean["mean"], clean["runs"], augmented["mean"], augmented["runs"]) == (97.5, 2, 96.0, 1), (
+        "runs of another length or on data of another seed are not averaged"
+    )
     assert found["claim"] == "held" and found["not_run"] == []
-
-
-def made_with(study: Study, name: str, value: float, **changed: Any) -> dict[str, Any]:
-    """The result of a cell's run with something in its spec changed."""
-    cell = next(each for each in study.cells if each.name == name)
-    spec = replace(cell.spec("fast", 0), **changed)
-    return {**result(study, name, 0, value), "key": spec.key, "spec": spec.plain()}
-
-
-def test_a_run_on_data_of_another_seed_is_named_and_not_averaged(tmp_path: Path) -> None:
-    study = STUDIES["scored_pictures"]
-    write(tmp_path, made_with(study, "Clean", 10.0, data_seed=7))
-    store = gather(tmp_path)
-    found = findings(study, store, Scale())
-    assert found["cells"][0]["runs"] == 0 and not store.left_out
-    assert "another protocol (data_seed 7 with seed 0)" in found["left_out"][0]
-    assert len(missing([study], store, Scale())) == 2, "the run of the study is still to be made"
-    write(tmp_path, result(study, "Clean", 0, 97.0))
-    assert findings(study, gather(tmp_path), Scale())["cells"][0]["values"] == [97.0]
-
-
-def test_another_protocol_is_told_beside_the_run_most_alike(tmp_path: Path) -> None:
-    study = STUDIES["norm"]
-    write(tmp_path, made_with(study, "L2", 97.0, precision="bf16"))
-    (said,) = findings(study, gather(tmp_path), Scale())["left_out"]
-    assert said.endswith("was left out: another protocol (precision bf16 instead of 32).")
-    write(tmp_path / "usual", result(study, "L2", 0, 97.0))
-    (_, said) = findings(study, gather(tmp_path), Scale(epochs=1))["left_out"]
-    assert "recipe.epochs 10 instead of 1" in said, "where one epoch is asked for, the usual run is the other one"
-
-
-def test_a_claim_is_told_at_every_scale_that_has_its_runs(tmp_path: Path) -> None:
-    study = STUDIES["scored_pictures"]
-    for name, usual, short in (("Clean", 97.0, 80.0), ("Augmented", 96.0, 85.0)):
-        write(tmp_path, result(study, name, 0, usual))
-        write(tmp_path, at_one_epoch(study, name, short))
-    found = findings(study, gather(tmp_path), Scale())
-    assert found["claim"] == "held"
-    (said,) = found["elsewhere"]
-    assert "recipe fast with 1 epoch a stage" in said and ": not held." in said and "difference -5.00" in said
-    assert f"*At another scale*: {said}" in markdown(found)
-    assert found["left_out"] == [], "told there, the short runs are not left out"
-    (said,) = findings(study, gather(tmp_path), Scale(epochs=1))["elsewhere"]
-    assert ": held." in said and "1 epoch" not in said, "the usual runs are the other ones there"
-
-
-def test_another_scale_without_runs_enough_is_not_told(tmp_path: Path) -> None:
-    study = STUDIES["scored_pictures"]
-    write(tmp_path, at_one_epoch(study, "Clean", 80.0))
-    assert findings(study, gather(tmp_path), Scale())["elsewhere"] == []
-
-
-def test_another_scale_says_in_how_many_places_it_was_tested(tmp_path: Path) -> None:
-    study = STUDIES["rho_sweep"]
-    for name in ("Vanilla", "PGD"):
-        write(tmp_path, at_one_epoch(study, name, 80.0))
-    (said,) = findings(study, gather(tmp_path), Scale())["elsewhere"]
-    assert "1 run a cell: held in 1 of 10 places. " in said and "Not run" not in said
-    (part, *rest) = [each for each in found_in(gather(tmp_path)) if each["runs"] or each["elsewhere"]]
-    assert part["study"] == "rho_sweep" and not rest and part["runs"] == 0, "the page has it, too"
-
-
-def at_one_epoch(study: Study, name: str, value: float) -> dict[str, Any]:
-    """The result of a cell's run with one epoch a stage."""
-    spec = next(each for each in study.cells if each.name == name).spec("fast", 0, 1)
-    return {**result(study, name, 0, value), "key": spec.key, "spec": spec.plain()}
-
-
-def test_runs_that_two_lengths_share_are_told_once(tmp_path: Path) -> None:
-    study = STUDIES["compute_time"]
-    for name in ("Vanilla", "PGD"):  # of one stage and of two: ten epochs a stage are the usual run for the one only
-        write(tmp_path, result(study, name, 0, 97.0))
-    found = findings(replace(study, judge=lambda _: Verdict("held", "Yes.")), gather(tmp_path), Scale())
-    assert found["elsewhere"] == []
 
 
 def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:
@@ -213,41 +128,9 @@ def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        *({"name": "fast", "epochs": odd} for odd in (None, "10", [1], {}, 0, -3, 1.5, True)),
-        *({"name": odd, "epochs": 10} for odd in ("features", "zzz", None, [])),
-        *("fast", None, {}, {"name": "fast"}),
-    ],
-)
-def test_odd_recipes_are_named_and_stop_nothing(tmp_path: Path, recipe: Any) -> None:
-    odd = result(STUDIES["ab_hist"], "AUROC of norms", 0, 97.0)
-    odd["spec"] = {**odd["spec"], "recipe": recipe}
-    odd["key"] = f"cmnist-odd-{digest_of(odd['spec'])}"
-    write(tmp_path, odd)
-    store = gather(tmp_path)
-    assert "no usable recipe" in store.left_out[0] and found_in(store) == []
-
-
-@pytest.mark.parametrize(
-    "histogram",
-    [
-        *("abc", [1], 5, {"mean": 3}, {"mean": {}, "aligned": "x", "conflicting": [1]}),
-        {"mean": {"aligned": "x"}, "aligned": [1], "conflicting": [1]},
-        {"mean": {}, "aligned": [1], "conflicting": []},
-    ],
-)
-def test_odd_histograms_are_named_and_stop_nothing(tmp_path: Path, histogram: Any) -> None:
-    write(tmp_path, {**result(STUDIES["ab_hist"], "AUROC of norms", 0, 97.0), "histogram": histogram})
-    store = gather(tmp_path)
-    assert "its histogram is none" in store.left_out[0] and found_in(store) == []
-
-
-@pytest.mark.parametrize(
     "odd",
     [
         {"seconds": {"all": "long"}},
-        {"seconds": {"all": None}},
         {"rows": {"train": "many"}},
         {"samples_seen": True},
         {"metrics": {"unbiased": 1e999}},
@@ -259,13 +142,8 @@ def test_odd_values_are_named_and_stop_nothing(tmp_path: Path, odd: dict[str, An
     write(tmp_path, text, result(study, "PGD", 0, 97.0)["key"])
     store = gather(tmp_path)
     assert "are not all numbers" in store.left_out[0]
-    assert findings(study, store, Scale())["claim"] == "not testable"
-    assert expected_seconds(study.cells[0].spec("fast", 0), list(store.all())) is None
-
-
-def test_odd_parts_are_read_as_nothing() -> None:
-    assert read({"histogram": [1]}, "histogram.mean.aligned") is None
-    assert read({"histogram": {"mean": {"aligned": 10**400}}}, "histogram.mean.aligned") is None
+    assert findings(study, store, Scale())["claim"] == "not testable" and found_in(store) == []
+    assert expected_seconds(study.cells[0].spec("fast", 0), store.all()) is None
 
 
 def test_finished_runs_are_not_planned_again_but_incomplete_ones_are(tmp_path: Path) -> None:
@@ -274,10 +152,11 @@ def test_finished_runs_are_not_planned_again_but_incomplete_ones_are(tmp_path: P
     write(tmp_path, result(study, "Clean", 0, 97.0))
     left = missing([study], gather(tmp_path), scale)
     assert [each.spec.seed for each in left] == [0, 1, 1]
-    histograms = STUDIES["ab_hist"].only(rho=0.005)
-    assert len(missing([histograms], gather(tmp_path), Scale(seeds=1))) == 1, "its result has no histogram"
-    write(tmp_path / "new", result(study, "Augmented", 0, 97.0, stages={}, histogram={}))
-    assert gather(tmp_path).finished(study.cells[1], study.cells[1].spec("fast", 0))
+    traces = STUDIES["invq_compare"].only("cmnist")
+    assert len(missing([traces], gather(tmp_path), scale)) == 4, "without its model, what it lacks cannot be measured"
+    for path in tmp_path.glob("*-pgd-*"):
+        (path / "model.safetensors").touch()
+    assert [each.spec.method for each in missing([traces], gather(tmp_path), Scale())] == ["vanilla"]
 
 
 def test_expected_time_goes_by_the_pace_of_past_runs() -> None:
@@ -292,7 +171,7 @@ def test_expected_time_goes_by_the_pace_of_past_runs() -> None:
 
 def test_measures_come_from_history_and_vectors() -> None:
     told = ((1, 90, 0.5), (2, 95, 0.9), (3, 92, 0.7))
-    rows: list[dict[str, Any]] = [{"stage": "biased", "epoch": "1", "unbiased": "20", "valid_loss": "0.1"}]
+    rows: list[dict[str, Any]] = [{"stage": "biased", "epoch": 1, "unbiased": 20, "valid_loss": 0.1}]
     rows += [{"stage": "debiased", "epoch": k, "unbiased": u, "valid_loss": v} for k, u, v in told]
     vectors = {"score": np.array([0.0, 0.5, 1.0, 2.0]), "conflicting": np.array([0, 0, 1, 1])}
     found = measures(rows, vectors)
@@ -306,7 +185,8 @@ def test_measures_come_from_history_and_vectors() -> None:
     assert counts["aligned"] == [1, 0, 1, *[0] * 7] and counts["conflicting"] == [*[0] * 5, 1, *[0] * 3, 1]
     assert counts["mean"] == {"aligned": 0.125, "conflicting": 0.75}
     assert histogram({"score": np.full(4, np.nan), "conflicting": np.zeros(4)}) == {} and selection([]) == {}
-    assert read(found, "histogram.conflicting.9") == 1 and read(found, "histogram.conflicting.99") is None
+    assert Cell("x", "cmnist", "pgd", reads="histogram.conflicting.9").read(found) == 1
+    assert Cell("x", "cmnist", "pgd", reads="selection.last.nosuch").read(found) is None
 
 
 def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
@@ -345,12 +225,11 @@ def test_the_page_takes_copies_of_results(tmp_path: Path) -> None:
         copy = result(study, name, 0, value)
         (folder / f"{copy['key']}.json").write_text(json.dumps(copy))
     (folder / "cmnist-half-0123456789.json").write_text("{")
-    (folder / "notes.json").write_text("[]")
     report(tmp_path / "results", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Clean 97.00, Augmented 96.00, difference +1.00" in page
     assert "cmnist/cmnist-half-0123456789.json: it was left out: it is no complete JSON" in page
-    assert page.count("cmnist-half") == page.count("notes.json was left out") == 1, "each is named once"
+    assert page.count("cmnist-half") == 1, "it is named once"
 
 
 def test_the_page_names_what_no_study_counts(tmp_path: Path) -> None:
@@ -362,7 +241,7 @@ def test_the_page_names_what_no_study_counts(tmp_path: Path) -> None:
     write(tmp_path, '{"half": ', "half-written")
     report(tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert f"Studies: {tampered['key']}/result.json was left out: its settings are not those" in page
+    assert f"Studies: {tampered['key']} was left out: its settings are not those" in page
     assert page.count("it is no complete JSON") == 1
 
 
@@ -386,4 +265,3 @@ def test_a_study_can_move_to_another_dataset() -> None:
     assert not STUDIES["second_easiest"].on("digits").cells, "where the colour is not asked for"
     assert len(STUDIES["rho_sweep"].on("digits").cells) == 20 and not any(c.printed for c in moved.cells)
     assert {cell.rho for cell in STUDIES["natural"].on("digits").cells} == {0.9}
-    assert differing({"a": {"b": 1}, "seed": 1}, {"a": {"b": 2}, "seed": 2}) == ["a.b 2 instead of 1"]

@@ -46,8 +46,7 @@ def study(
     debug: options.Debug = False,
 ) -> None:
     """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
-    from debiaser.paper.studies.running import Crew
-    from debiaser.paper.studies.tally import Scale, gather, missing
+    from debiaser.paper.studies.findings import Scale, gather, missing
 
     if name == "list":
         list_studies(as_json)
@@ -58,7 +57,7 @@ def study(
     store = gather(out, copies)
     lacking = missing(chosen, store, scale)
     if commands:
-        show_commands(name, lacking, store, Crew(out, data, device=device), as_json)
+        show_commands(name, [each.command(out, data, device) for each in lacking], store, as_json)
     elif dry_run:
         show_plan(name, chosen, lacking, store, workers, as_json)
     else:
@@ -148,12 +147,12 @@ def list_studies(as_json: bool) -> None:
         show_table(title, ("label", "what", "claim"), rows, False, words=True)
 
 
-def show_commands(name: str, lacking: list[Any], store: Any, crew: Any, as_json: bool) -> None:
+def show_commands(name: str, commands: list[list[str]], store: Any, as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
     from debiaser.cli.runs import print_json
 
     tell_left_out(store)
-    lines = [shlex.join(["debiaser", *crew.words(each)]) for each in lacking]
+    lines = [shlex.join(["debiaser", *words]) for words in commands]
     if as_json:
         print_json({"study": name, "commands": lines})
         return
@@ -164,7 +163,7 @@ def show_commands(name: str, lacking: list[Any], store: Any, crew: Any, as_json:
 def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
     """What would run, and how long from past runs."""
     from debiaser.cli.console import duration
-    from debiaser.paper.studies.tally import expected_seconds
+    from debiaser.paper.studies.findings import expected_seconds
     from debiaser.report.tables import plural
 
     tell_left_out(store)
@@ -203,8 +202,7 @@ def make(
 ) -> list[Any]:
     """Make the missing runs with progress; what failed comes back."""
     from debiaser.cli.console import LONG, clock, duration, say
-    from debiaser.paper.studies.running import Crew, add_parts
-    from debiaser.paper.studies.tally import expected_seconds, gather
+    from debiaser.paper.studies.findings import add_fishers, expected_seconds, gather, make_runs
     from debiaser.report.tables import plural
 
     def tell(line: str) -> None:
@@ -229,14 +227,14 @@ def make(
         if workers == 1:
             tell(f"  {' '.join([f'seed {run.spec.seed}', *run.cell.changes])}, {line}")
 
-    failures = Crew(out, data, workers, device, told).make(lacking, ended)
-    return failures + add_parts(chosen, gather(out).folders, scale, data, tell)
+    failures = make_runs(lacking, lambda run: run.command(out, data, device), workers, told, ended)
+    return failures + add_fishers(chosen, gather(out), scale, data, tell)
 
 
 def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
     """The table of each study, its claim and its protocol; figures and JSON where asked for."""
     from debiaser.cli.runs import print_json
-    from debiaser.paper.studies.tally import findings
+    from debiaser.paper.studies.findings import findings
     from debiaser.report.studies import write_figures
 
     found = [findings(each, store, scale) for each in chosen]
@@ -268,10 +266,8 @@ def show_study(found: Found, to_stderr: bool) -> None:
     lines = [
         f"Claim: {found['statement']}",
         f"{found['claim'].capitalize()} here {found['tested']}".rstrip() + f" ({found['scale']}). {found['sentence']}",
-        *(f"At another scale: {each}" for each in found["elsewhere"]),
         f"Protocol: {found['protocol']}",
         *([f"Also in the paper: {'; '.join(found['also_printed'])}."] if found["also_printed"] else []),
-        *found["left_out"],
     ]
     if found["not_run"]:
         lines.append(f"Not run: {plural(len(found['not_run']), 'run')}; the same command with --commands lists them.")

@@ -112,14 +112,12 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """One self-contained HTML page from finished runs."""
-    from debiaser.paper.studies.tally import gather
+    from debiaser.paper.studies.findings import store_of
     from debiaser.report.run_page import find_runs, write_page
 
-    runs, store = find_runs(runs_dir), gather(runs_dir, runs_dir)
-    named = {sentence.partition(":")[0] for sentence in runs.left_out}
-    files = {sentence: sentence.partition(" was left out")[0] for sentence in store.left_out}
-    more = [sentence for sentence, name in files.items() if name.removesuffix("/result.json") not in named]
-    runs.left_out += [f"Studies: {sentence}" for sentence in more]
+    runs = find_runs(runs_dir)
+    store = store_of(runs)
+    runs.left_out += [f"Studies: {each}" for each in store.left_out if each not in runs.left_out]
     page = write_page(runs, out or runs_dir / "report.html", studies=found_in(store))
     if as_json:
         print_json({"page": str(page), "runs": len(runs)})
@@ -132,7 +130,7 @@ def found_in(store: Any) -> list[dict[str, Any]]:
     from collections import Counter
 
     from debiaser.paper.studies import STUDIES
-    from debiaser.paper.studies.tally import RECIPES, Scale, findings
+    from debiaser.paper.studies.findings import RECIPES, Scale, findings
     from debiaser.report.studies import page_part
 
     recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in RECIPES)
@@ -140,7 +138,7 @@ def found_in(store: Any) -> list[dict[str, Any]]:
         return []
     scale = Scale(recipes.most_common(1)[0][0])
     parts = [page_part(findings(each, store, scale)) for each in STUDIES.values()]
-    return parts if any(each["runs"] or each["elsewhere"] for each in parts) else []
+    return parts if any(each["runs"] for each in parts) else []
 
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
-from debiaser.paper.results import MEASURED_PARTS, Result, measured, read_result
-from debiaser.paper.spec import planned_spec
+from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
-from debiaser.paper.studies.tally import Scale, checked, findings, gather, reason
+from debiaser.paper.studies.findings import Scale, findings, gather
 from debiaser.report import studies as report
+from debiaser.report.runs import Result
 from debiaser.report.speed import markdown
 from debiaser.report.tables import METHODS, markdown_table, own_row, record_table, regret_row, summary_rows
 
@@ -30,40 +30,17 @@ NOT_RUN = "*Not run yet.*\n"
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def collect(runs: Path, results: Path) -> int:
-    """How many finished runs below a folder were copied to `results/<dataset>/<key>.json`."""
-    count = 0
-    for path in sorted(runs.rglob("result.json")):
-        result = read_result(path.parent)
-        if result is None:
-            continue
-        if MEASURED_PARTS[0] not in result:  # made before runs kept these parts
-            result |= measured(path.parent)
-        copy = results / str(result["dataset"]) / f"{result['key']}.json"
-        write_json(copy, {**measured_before(copy, result), **result})
-        count += 1
-    return count
+def collect(runs: Path, results: Path) -> None:
+    """Copy the finished runs below a folder to `results/<dataset>/<key>.json`.
 
-
-def measured_before(copy: Path, result: Result) -> Result:
-    """The copy that is kept of this result, if its model is the same: parts may have been measured after the run."""
-    try:
-        before = checked(copy, copy.stem)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return before if before["metrics"] == result["metrics"] else {}
-
-
-def read_results(results: Path, dataset: str) -> tuple[list[Result], list[str]]:
-    """The kept results of a dataset, and a sentence for each file that is none and was left out."""
-    found: list[Result] = []
-    left_out = []
-    for path in sorted((results / dataset).glob("*.json")):
-        try:
-            found.append(checked(path, path.stem))
-        except (OSError, ValueError, RecursionError) as error:
-            left_out.append(f"*Left out*: {dataset}/{path.name}: {reason(error)}.")
-    return found, left_out
+    What was measured after a run and stands in its copy stays there, if the model is the same.
+    """
+    kept = {result["key"]: result for result in gather(results).all()}
+    for result in gather(runs).all():
+        before = kept.get(result["key"], {"metrics": None})
+        whole = {**(before if before["metrics"] == result["metrics"] else {}), **result}
+        del whole["folder"]
+        write_json(results / result["dataset"] / f"{result['key']}.json", whole)
 
 
 def table(results: Path, what: str) -> str:
@@ -83,7 +60,8 @@ def table(results: Path, what: str) -> str:
     if dataset.endswith(".json"):
         path = results / dataset
         return record_table(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
-    found, left_out = read_results(results, dataset)
+    store = gather(results / dataset)
+    found = list(store.all())
     for condition in filters:
         name, _, value = condition.partition("=")
         if name == "usual":
@@ -91,21 +69,20 @@ def table(results: Path, what: str) -> str:
             continue
         found = [each for each in found if str(each.get(name, each["spec"]["fields"].get(name))) == value]
     rows = markdown_table(summary_rows(found)) if found else NOT_RUN.rstrip()
-    return "\n\n".join([rows, *left_out]) + "\n"
+    return "\n\n".join([rows, *(f"*Left out*: {each}" for each in store.left_out)]) + "\n"
 
 
 def is_usual(result: Result) -> bool:
     """Whether a run has no fields, noise, epochs or network but those of the settings."""
-    seed = int(result["seed"])
     if result["method"] not in METHODS:
         return False  # a method of one's own
-    spec = planned_spec(result["dataset"], result["method"], result["rho"], result["recipe"], seed=seed)
+    spec = new_spec(result["dataset"], result["method"], result["rho"], result["recipe"], seed=result["seed"])
     return bool(spec.key == result["key"])
 
 
 def studies(results: Path, short: bool) -> str:
     """What every study says of all results at the recipe `fast`, and which of three seeds lack; or a line of each."""
-    store = gather(results / "no runs", results)
+    store = gather(results)
     found = [findings(each, store, Scale("fast"), Scale("fast", SEEDS)) for each in STUDIES.values()]
     if short:
         return report.summary(found)

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
@@ -30,72 +30,15 @@ from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
 from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Method, Task
-from debiaser.paper import metrics, published, results
-from debiaser.paper.results import measures
+from debiaser.paper import metrics, results
 from debiaser.paper.samples import Vector, test_pictures, train_pictures
 from debiaser.paper.settings import SETTINGS
-from debiaser.paper.spec import Spec, as_declared
-
-# --- A benchmark of pictures as one of frozen features: what `--option features=NAME` trains on
-
-BATCH = 64  # pictures decoded at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """A reader for a split: row numbers (b,) to features (b, width); `pictures` reads what they were made of."""
-
-    array: NDArray[Any] = field(repr=False)
-    places: NDArray[np.int64] = field(repr=False)  # of the split's rows in the array
-    pictures: Gallery = field(repr=False)
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(self.array[self.places[rows.numpy()]])
-
-
-def with_features(benchmark: Benchmark, name: str, device: str = "cpu", data: Path | None = None) -> Benchmark:
-    """The benchmark with the features of the encoder of this name as inputs."""
-    return features_of(benchmark, find_encoder("image", name, device, data))
-
-
-def features_of(benchmark: Benchmark, encoder: Encoder) -> Benchmark:
-    """The benchmark with this encoder's features as inputs: computed once per picture, then read from the cache.
-
-    Whole pictures at the encoder's size, without augmentation; the same file serves every seed and split.
-    """
-    splits = {part: getattr(benchmark, part) for part in ("train", "valid", "test")}
-    galleries = {part: split.read for part, split in splits.items()}
-    if not all(isinstance(gallery, Gallery) for gallery in galleries.values()):
-        raise Misuse(
-            f"features are for benchmarks of pictures that lie in files, not for {benchmark.name}; "
-            "leave --option features out"
-        )
-    names = sorted({each for gallery in galleries.values() for each in gallery.names})
-    array = encode(replace(galleries["train"], names=names), encoder)
-    place = {each: number for number, each in enumerate(names)}
-    train, valid, test = (encoded(splits[part], galleries[part], array, place) for part in splits)
-    notes = (*benchmark.notes, f"inputs are frozen features of {encoder.name}")
-    return replace(benchmark, train=train, valid=valid, test=test, notes=notes)
-
-
-def encode(gallery: Gallery, encoder: Encoder) -> NDArray[Any]:
-    """(n, width) the features of all pictures of a gallery, mapped from the cache."""
-    pictures = gallery.resized(encoder.size)
-
-    def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((part, pictures.pixels(part)) for part in torch.split(rows, BATCH))
-
-    return features(encoder, pictures.identity, len(pictures.names), stream, user_cache("features"))
-
-
-def encoded(split: Split, gallery: Gallery, array: NDArray[Any], place: Mapping[str, int]) -> Split:
-    """The split with features as inputs."""
-    places = np.array([place[name] for name in gallery.names])
-    return replace(split, read=Encoded(array, places, gallery))
-
+from debiaser.paper.spec import Spec, field_values
+from debiaser.report.runs import Result
 
 log = logging.getLogger("debiaser")
-EVALUATION_BATCH = 512
+EVALUATION_BATCH, ENCODING_BATCH = 512, 64  # samples at a time
+PARTS = ("train", "valid", "test")
 TASK = ("target", "bias", "severity", "positions")  # options that make another task of a dataset than the paper's
 
 
@@ -104,7 +47,7 @@ class Run:
     """A finished run: its folder, its result, and whether it was there already."""
 
     folder: Path
-    result: results.Result
+    result: Result
     resumed: bool
 
 
@@ -122,18 +65,18 @@ def run(
     if spec.world_size != processes.size:
         raise Problem(f"this is a run of {spec.world_size} processes, but {processes.size} are here; use torchrun")
 
-    def find() -> results.Result | None:
-        return processes.from_main(lambda: None if fresh else results.read_result(folder))
+    def find() -> tuple[Result | None, str]:
+        return processes.from_main(lambda: (None, "") if fresh else results.finished(folder))
 
-    done = find()
+    done, _ = find()
     if done is not None:  # a finished run can be read without its lock, also where one may not write
         return Run(folder, done, resumed=True)
     waiting = f"another process is working on {folder}; waiting for it to end"
     with processes.held(lambda: locked(folder / ".lock", waiting)):
-        done = find()
+        done, wrong = find()
         if done is not None:
             return Run(folder, done, resumed=True)
-        if processes.main and not fresh and (wrong := results.why_unusable(folder)):
+        if processes.main and wrong:
             log.warning("the result in %s does not count (%s); the run is made again", folder, wrong)
         if fresh and processes.main:
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
@@ -150,7 +93,7 @@ def make(
     device: str,
     checkpoints: Checkpoints,
     processes: Processes = ALONE,
-) -> results.Result:
+) -> Result:
     """Train and judge; everything that is kept lands in the folder, `result.json` last."""
     keep_freed_memory()
     if processes.main:
@@ -177,7 +120,7 @@ def make(
         precision=spec.precision,
     )
     model = fitted(method, task, spec)
-    logits = Logits.of(model, benchmark, device, processes)
+    logits = predictions(model, benchmark, device, processes)
     return processes.from_main(lambda: keep(spec, folder, benchmark, task, model, logits))
 
 
@@ -204,8 +147,8 @@ def fitted(method: Method, task: Task, spec: Spec) -> nn.Module:
 
 
 def keep(
-    spec: Spec, folder: Path, benchmark: Benchmark, task: Task, model: nn.Module, logits: "Logits"
-) -> results.Result:
+    spec: Spec, folder: Path, benchmark: Benchmark, task: Task, model: nn.Module, logits: dict[str, Tensor]
+) -> Result:
     """Write everything, `result.json` last."""
     found = judge(spec, benchmark, logits, task.journal, folder)
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
@@ -221,28 +164,63 @@ def keep(
 def load(spec: Spec, data: Path | None) -> Benchmark:
     """The benchmark of this spec; with the option `features`, its frozen features instead of pictures."""
     benchmark = DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
-    for part in ("train", "valid", "test"):
+    for part in PARTS:
         if not len(getattr(benchmark, part)):
             raise Problem(f"{spec.dataset} holds no rows of {part}; put the whole set there: `debiaser data check`")
     encoder = spec.options.get("features")
-    return with_features(benchmark, encoder, data=data) if encoder else benchmark
+    return features_of(benchmark, find_encoder("image", encoder, data=data)) if encoder else benchmark
 
 
-def is_papers_task(spec: Spec) -> bool:
-    """Whether no option makes another task of the dataset; for CelebA the paper prints accuracies of one network."""
-    usual = signature(DATASETS[spec.dataset].load).parameters
-    same = all(usual[name].default == value for name, value in spec.options.items() if name in TASK)
-    return same and (spec.dataset != "celeba" or spec.net == SETTINGS["celeba"].net)
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A reader for a split: row numbers (b,) to features (b, width); `pictures` reads what they were made of."""
+
+    array: NDArray[Any] = field(repr=False)
+    places: NDArray[np.int64] = field(repr=False)  # of the split's rows in the array
+    pictures: Gallery = field(repr=False)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(self.array[self.places[rows.numpy()]])
+
+
+def features_of(benchmark: Benchmark, encoder: Encoder) -> Benchmark:
+    """The benchmark with this encoder's features as inputs: computed once per picture, then read from the cache.
+
+    Whole pictures at the encoder's size, without augmentation; the same file serves every seed and split.
+    """
+    splits: dict[str, Split] = {part: getattr(benchmark, part) for part in PARTS}
+    galleries = {part: split.read for part, split in splits.items() if isinstance(split.read, Gallery)}
+    if len(galleries) < len(splits):
+        raise Misuse(
+            f"features are for benchmarks of pictures that lie in files, not for {benchmark.name}; "
+            "leave --option features out"
+        )
+    place = {name: at for at, name in enumerate(sorted({each for one in galleries.values() for each in one.names}))}
+    pictures = replace(galleries["train"], names=list(place)).resized(encoder.size)
+
+    def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((part, pictures.pixels(part)) for part in torch.split(rows, ENCODING_BATCH))
+
+    array = features(encoder, pictures.identity, len(place), stream, user_cache("features"))
+    encoded: dict[str, Any] = {
+        part: replace(splits[part], read=Encoded(array, np.array([place[name] for name in one.names]), one))
+        for part, one in galleries.items()
+    }
+    return replace(benchmark, **encoded, notes=(*benchmark.notes, f"inputs are frozen features of {encoder.name}"))
 
 
 def published_number(spec: Spec) -> dict[str, object] | None:
-    """What the paper prints for this run, where it is one of the paper's (its fields as in the settings)."""
-    if spec.method not in METHODS or not is_papers_task(spec):
+    """What the paper prints for this run, where it is one of the paper's: its fields as in the settings, its task."""
+    if spec.method not in METHODS or spec.noise:
         return None
-    usual = as_declared(METHODS[spec.method](**SETTINGS[spec.dataset].fields(spec.method, spec.rho)))
-    number = (
-        published.published(spec.dataset, spec.method, spec.rho) if usual == spec.fields and not spec.noise else None
-    )
+    setting, usual = SETTINGS[spec.dataset], signature(DATASETS[spec.dataset].load).parameters
+    if any(usual[name].default != value for name, value in spec.options.items() if name in TASK):
+        return None
+    if spec.dataset == "celeba" and spec.net != setting.net:  # the paper prints accuracies of one network
+        return None
+    if field_values(METHODS[spec.method](**setting.fields(spec.method, spec.rho))) != spec.fields:
+        return None
+    number = results.published(spec.dataset, spec.method, spec.rho)
     if number is None or number.mean is None:
         return None
     return {"mean": number.mean, "std": number.std, "label": number.label, "note": number.note}
@@ -262,32 +240,25 @@ def detector(journal: Journal, labels: Vector) -> Vector | None:
     return np.asarray(1 - np.bincount(clusters)[clusters] / np.bincount(labels)[labels])
 
 
-@dataclass(frozen=True)
-class Logits:
-    """(n, k) a model's answers on validation and test rows."""
-
-    valid: Tensor
-    test: Tensor
-
-    @classmethod
-    def of(cls, model: nn.Module, benchmark: Benchmark, device: str, processes: Processes) -> "Logits":
-        def answers(split: Split) -> Tensor:
-            (found,) = processes.over(split, EVALUATION_BATCH, lambda batches: (predict(model, batches, device),))
-            return found
-
-        return cls(answers(benchmark.valid), answers(benchmark.test))
+def predictions(model: nn.Module, benchmark: Benchmark, device: str, processes: Processes) -> dict[str, Tensor]:
+    """(n, k) a model's logits on validation and test samples."""
+    found = {}
+    for part in ("valid", "test"):
+        split: Split = getattr(benchmark, part)
+        (found[part],) = processes.over(split, EVALUATION_BATCH, lambda batches: (predict(model, batches, device),))
+    return found
 
 
 def watch(model: nn.Module, benchmark: Benchmark, device: str, processes: Processes) -> Row:
     """What the history shows of an epoch; no method sees it."""
-    logits = Logits.of(model, benchmark, device, processes)
+    logits = predictions(model, benchmark, device, processes)
     return {
-        **metrics.validation(logits.valid, benchmark.valid.y),
-        **metrics.accuracies(logits.test, benchmark.test.y, benchmark.truth["test"]),
+        **metrics.validation(logits["valid"], benchmark.valid.y),
+        **metrics.accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"]),
     }
 
 
-def judge(spec: Spec, benchmark: Benchmark, logits: Logits, journal: Journal, folder: Path) -> results.Result:
+def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: Journal, folder: Path) -> Result:
     """Metrics, times and counts; writes the vectors and the pictures that the page draws."""
     train, truth = benchmark.train, benchmark.truth["train"]
     conflicting = truth.conflicting(train.y).numpy()
@@ -305,11 +276,11 @@ def judge(spec: Spec, benchmark: Benchmark, logits: Logits, journal: Journal, fo
     write_arrays(
         folder / "samples.npz",
         **train_pictures(train, vectors, truth.bias[:, 0].numpy()),
-        **test_pictures(benchmark, logits.test.softmax(1).numpy(), spec.data_seed),
+        **test_pictures(benchmark, logits["test"].softmax(1).numpy(), spec.data_seed),
     )
     found = {
-        **metrics.accuracies(logits.test, benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
-        "valid": metrics.validation(logits.valid, benchmark.valid.y)["valid_accuracy"],
+        **metrics.accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
+        "valid": metrics.validation(logits["valid"], benchmark.valid.y)["valid_accuracy"],
         **metrics.detection(detector(journal, vectors["label"]), conflicting),
     }
     return {
@@ -327,5 +298,5 @@ def judge(spec: Spec, benchmark: Benchmark, logits: Logits, journal: Journal, fo
         "bias_name": " and ".join(benchmark.attributes),
         "notes": list(benchmark.notes),
         "published": published_number(spec),
-        **measures(journal.history, vectors),
+        **results.measures(journal.history, vectors),
     }

@@ -13,8 +13,7 @@ from debiaser.data import Benchmark, Split
 from debiaser.data.benchmarks.civilcomments import Tokens
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
-from debiaser.paper.published import table
-from debiaser.report.figures import write_sheet
+from debiaser.paper.results import table
 
 # --- The pictures that a run keeps for its page
 
@@ -118,6 +117,8 @@ def draw(benchmark: Benchmark, path: Path) -> Path:
 
     Where it is not known which rows conflict: rows of training samples, then a row of conflicting test samples.
     """
+    from debiaser.report.figures import write_sheet  # matplotlib takes a while to load
+
     if isinstance(benchmark.train.read, Tokens):
         raise Problem(f"{benchmark.name} holds texts, so there is nothing to draw; see `debiaser data check`")
     unknown = bool((benchmark.truth["train"].conflicting(benchmark.train.y) < 0).all())

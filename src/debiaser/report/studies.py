@@ -73,7 +73,6 @@ def markdown(found: Found) -> str:
         f"### `{found['study']}`: {found['title']}",
         f"*Claim*: {found['statement']}",
         f"*Here*: {verdict(found)} ({found['scale']}). {found['sentence']}",
-        *(f"*At another scale*: {each}" for each in found["elsewhere"]),
         table,
         f"*Protocol*: {found['protocol']}",
     ]
@@ -82,7 +81,6 @@ def markdown(found: Found) -> str:
         parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
     if found["also_printed"]:
         parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
-    parts += [f"*Left out*: {each}" for each in found["left_out"]]
     if found["not_run"]:
         runs = found["not_run"]
         listed = "\n".join(f"debiaser {each}" for each in runs)

@@ -1,42 +1,61 @@
-"""Tables that compare methods: `control`, `real_1` to `real_3`, `natural`, `compute_time`, `hist_trial`."""
+"""Every table and figure of the paper that runs, and studies of ours, in the order in which they are told.
+
+A new study is one more `Study` in this file: a label, a title, the claim in words, its cells, the rule that judges it,
+and what a reader must know.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 from debiaser.paper.results import BINS
-from debiaser.paper.studies.claims import (
+from debiaser.paper.studies.study import (
+    Cell,
     Finding,
-    Rule,
+    Study,
+    Tally,
     above,
     alike,
-    among,
     beside,
     best,
     both,
-    combined,
+    compare,
     everywhere,
     falling,
-    find,
     longer_with_more,
     lowest,
-    named,
+    pick,
     same_order,
     share_of,
     superior,
     within,
 )
-from debiaser.paper.studies.study import Cell, Study, Tally, Verdict, places
 from debiaser.report.tables import method_name
 
 CMNIST_RHOS = (0.005, 0.01, 0.05)
 CONTROL = {"cmnist": CMNIST_RHOS, "mbmnist": (0.1, 0.2, 0.3), "ccifar": (0.005, 0.01, 0.05)}
 METHODS = ("vanilla", "lff", "jtt", "disen", "pgd")
 TRIALS = 10
+RHO = 0.005  # of our own studies
 
 
 def cell(method: str, dataset: str, rho: float | None = None, name: str = "", **more: Any) -> Cell:
     """A cell of a method as it is, under this name or the one that its paper writes."""
     return Cell(name or method_name(method), dataset, method, rho, **more)
+
+
+def ours(name: str, method: str, *changes: str, rho: float = RHO, noise: float = 0.0) -> Cell:
+    """A cell on Colored MNIST for which the paper has no number."""
+    return Cell(name, "cmnist", method, rho, changes, noise, printed=False)
+
+
+def average_and_worst(methods: Sequence[str], dataset: str, average: str, **more: Any) -> tuple[Cell, ...]:
+    """Two cells a method: an average and the worst group."""
+    words = {"unbiased": "average", "group_average": "group mean", "worst_group": "worst group"}
+    return tuple(
+        Cell(f"{method_name(m)}, {words[metric]}", dataset, m, reads=f"metrics.{metric}", metric=metric, **more)
+        for metric in (average, "worst_group")
+        for m in methods
+    )
 
 
 control = Study(
@@ -61,133 +80,34 @@ real_1 = Study(
     "of the file name (D11).",
 )
 
-
-def average_and_worst(methods: tuple[str, ...], dataset: str, average: str, **more: Any) -> tuple[Cell, ...]:
-    """Two cells a method: an average and the worst group."""
-    words = {"unbiased": "average", "group_average": "group mean", "worst_group": "worst group"}
-    return tuple(
-        Cell(f"{method_name(m)}, {words[metric]}", dataset, m, reads=f"metrics.{metric}", metric=metric, **more)
-        for metric in (average, "worst_group")
-        for m in methods
-    )
-
-
-def best_worst_group(here: Sequence[Tally]) -> Finding | None:
-    """PGD is the best among the cells of the worst group."""
-    return best("PGD, worst group")([each for each in here if each.cell.metric == "worst_group"])
-
-
+REAL_2 = ("vanilla", "lff", "eiil", "jtt", "cnc", "pgd")
 real_2 = Study(
     "real_2",
     "CelebA and CivilComments, average and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
-    tuple(
-        each
-        for dataset in ("celeba", "civilcomments")
-        for each in average_and_worst(("vanilla", "lff", "eiil", "jtt", "cnc", "pgd"), dataset, "unbiased")
-    ),
-    everywhere(best_worst_group),
+    tuple(each for dataset in ("celeba", "civilcomments") for each in average_and_worst(REAL_2, dataset, "unbiased")),
+    everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_2))),
     "The average is over test rows (D27); the paper copies its baselines from other papers (D28). CelebA: ResNet-50 "
     "(D15); CivilComments: BERT by AdamW (D16). Both start from random weights.",
 )
 
+REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
 real_3 = Study(
     "real_3",
     "CelebA with ResNet-18, group mean and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
     average_and_worst(
-        ("vanilla", "lff", "george", "bpa", "pgd"),
+        REAL_3,
         "celeba",
         "group_average",
         net="resnet18",
         options=("crop=whole",),  # as BPA's code sees the pictures (D15)
     ),
-    everywhere(best_worst_group),
+    everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_3))),
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
 )
 
-
-AUGMENTED = "PGD, scores of augmented pictures"
-
-
-def harmless(here: Sequence[Tally]) -> Finding | None:
-    """PGD is within a point of Vanilla on Colored MNIST; elsewhere it may be above it by more."""
-    if here[0].cell.dataset != "cmnist":
-        return above("PGD", "Vanilla", by=-1.0)(here)
-    released = within(AUGMENTED, "Vanilla", 1.0)
-    return beside(within("PGD", "Vanilla", 1.0), released, "scores of augmented pictures")(here)
-
-
-def drawn_in_effect(name: str, *changes: str) -> Cell:
-    """To how many rows drawn alike PGD's probabilities come at rho 90%."""
-    reads = "metrics.score_effective_sample_size"
-    where = ("cmnist", "pgd", 0.9, changes)
-    return Cell(f"{name}, rows drawn in effect", *where, reads=reads, metric="samples", printed=False)
-
-
-natural = Study(
-    "natural",
-    "Study 6: data without a bias",
-    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
-    (
-        *(cell(m, "cmnist", 0.9) for m in ("vanilla", "lff", "disen", "pgd")),
-        Cell(AUGMENTED, "cmnist", "pgd", 0.9, ("score_on=augmented",)),
-        drawn_in_effect("PGD"),
-        drawn_in_effect(AUGMENTED, "score_on=augmented"),
-        *(cell(m, "cifar10") for m in ("vanilla", "pgd")),
-    ),
-    everywhere(harmless),
-    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
-    "about five deviations (D31). Drawn by the norms of clean pictures it loses more than that: where there is no "
-    "shortcut, all that is left to draw by is which digits are written oddly, and in effect (the squared sum of the "
-    "scores over the sum of their squares) only a few thousand rows are drawn. Scores of augmented pictures, which the "
-    "released code takes (D8), bring in ordinary digits whose one draw was a hard one, and cost less; the recipe "
-    "`paper` loses more than `fast` with either (docs/methods/pgd.md). Which of this explains the paper's own number "
-    "is not known. They are not the default, for under `fast`, whose biased stage never sees augmented pictures, they "
-    "cost more than that where there is a shortcut: `scored_pictures`.",
-)
-
-STEPS = {"biased": "step 1", "score": "step 2", "debiased": "step 3"}
-compute_time = Study(
-    "compute_time",
-    "Study 5: computation time, whole and per step",
-    "Step 2, the scores, is at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
-    (
-        *(cell(m, "cmnist", 0.005, reads="seconds", metric="seconds") for m in ("vanilla", "lff", "disen", "pgd")),
-        *(
-            Cell(f"PGD, {step}", "cmnist", "pgd", 0.005, reads=f"seconds.{stage}", metric="seconds", variant=step)
-            for stage, step in STEPS.items()
-        ),
-    ),
-    everywhere(both(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla"))),
-    "Seconds on the machine of each run, which may have had other work; the paper's are of one Titan Xp and its 100 "
-    "epochs. Under `fast` every method sees as many samples, so Vanilla is as long as PGD there.",
-    figure="times",
-)
-
-hist_trial = Study(
-    "hist_trial",
-    "Many trials of PGD and Disen",
-    "PGD's unbiased accuracy is above Disen's by Welch's one-sided test at 5%.",
-    tuple(cell(m, "cmnist", rho, printed=False) for rho in CMNIST_RHOS for m in ("disen", "pgd")),
-    everywhere(superior("PGD", "Disen", TRIALS)),
-    f"The paper has 25 trials; here at least {TRIALS} of each (their number is stated), data drawn anew for each.",
-    figure="trials",
-    seeds=TRIALS,
-)
-
-
-# --- Tables that change one thing in PGD or LfF: `norm`, `ablation`, `gce_ablation`, `single_stage`, and so on
-
 NORMS = {"L1": ("p=1",), "L2": (), "L2 squared": ("power=2",), "Linf": ("p=inf",), "L0.7": ("p=0.7",)}
-MARGIN = 10.0  # points above Vanilla that count as debiasing
-
-
-def all_above(names: list[str], other: str, by: float) -> Rule:
-    """Every one of these cells is so many points above another."""
-    return both(*(above(name, other, by) for name in names))
-
-
 norm = Study(
     "norm",
     "Which norm of the gradient",
@@ -202,8 +122,8 @@ norm = Study(
     ),
     everywhere(
         both(
-            all_above(["L1", "L2", "Linf"], "Vanilla", MARGIN),
-            among(["L1", "L2", "L2 squared", "Linf"], lowest("L2 squared")),
+            *(above(name, "Vanilla", by=10.0) for name in ("L1", "L2", "Linf")),
+            lowest("L2 squared", "L1", "L2", "Linf"),
         )
     ),
     "The paper draws bars without numbers and names no rho; L0.7 is what the released code computes (D3).",
@@ -227,32 +147,53 @@ ablation = Study(
         for augment in (False, True)
         for gce in (False, True)
     ),
-    everywhere(best("GCE yes, augmentation yes", rivals_needed=3)),
+    everywhere(best("GCE yes, augmentation yes", needed=3)),
     "Without GCE the biased model is trained by cross-entropy. Under `fast` the biased stage never augments "
     "(docs/recipes.md), so augmentation is that of the debiased stage.",
 )
 
-ALPHAS = (0.3, 0.5, 0.7, 0.9)
+DAMPINGS = ("1e-6", "1e-4", "1e-2")
+invq_compare = Study(
+    "invq_compare",
+    "Trace of the inverse empirical Fisher information",
+    "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
+    tuple(
+        cell(
+            m,
+            dataset,
+            rho,
+            f"{method_name(m)}, damping {by}",
+            reads=f"fisher.{by}",
+            metric="fisher_trace",
+            printed=False,
+        )
+        for dataset, rho in (("cmnist", 0.005), ("mbmnist", 0.1))
+        for by in DAMPINGS
+        for m in ("vanilla", "pgd")
+    ),
+    everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
+    "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
+    "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
+    "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
+)
 
-
-def alpha_cell(alpha: float, rho: float, biased: bool) -> Cell:
-    """The accuracy of the debiased or of the biased model with this exponent."""
-    changes = () if alpha == 0.7 else (f"alpha={alpha}",)
-    if not biased:
-        return Cell(f"alpha {alpha}", "cmnist", "pgd", rho, changes, variant=f"alpha={alpha}")
-    name, variant = f"alpha {alpha}, biased model", f"alpha={alpha} biased"
-    return Cell(name, "cmnist", "pgd", rho, changes, reads="stages.biased.unbiased", variant=variant)
-
-
+ALPHAS = {0.3: ("alpha=0.3",), 0.5: ("alpha=0.5",), 0.7: (), 0.9: ("alpha=0.9",)}
 gce_ablation = Study(
     "gce_ablation",
     "Study 1: the exponent alpha of GCE",
     "The larger alpha, the more biased the biased model: its unbiased accuracy falls from 0.3 to 0.9.",
-    tuple(alpha_cell(alpha, rho, biased) for rho in CMNIST_RHOS for biased in (False, True) for alpha in ALPHAS),
-    everywhere(falling([f"alpha {alpha}, biased model" for alpha in ALPHAS])),
+    tuple(
+        Cell(f"alpha {alpha}{words}", "cmnist", "pgd", rho, changes, reads=reads, variant=f"alpha={alpha}{variant}")
+        for rho in CMNIST_RHOS
+        for words, reads, variant in (
+            ("", "metrics.unbiased", ""),
+            (", biased model", "stages.biased.unbiased", " biased"),
+        )
+        for alpha, changes in ALPHAS.items()
+    ),
+    everywhere(falling(*(f"alpha {alpha}, biased model" for alpha in ALPHAS))),
     "The paper's own sentence (best at 0.9) fits one of its three rows, so this is judged instead (D30).",
 )
-
 
 STAGES = {"Multi-stage": ("multi-stage", ()), "Single-stage": ("single-stage", ("joint=true",))}
 single_stage = Study(
@@ -265,7 +206,7 @@ single_stage = Study(
         for words, reads, metric in (("", "metrics.unbiased", "unbiased"), (", time", "seconds", "seconds"))
         for name, (variant, changes) in STAGES.items()
     ),
-    everywhere(among(list(STAGES), best("Multi-stage"))),
+    everywhere(best("Multi-stage", "Single-stage")),
     "Single-stage: two networks with starts of their own, side by side, scores renewed after every epoch. Times are "
     "those of each run's machine, which may have had other work, and are not judged.",
 )
@@ -284,13 +225,7 @@ reweighting = Study(
             Cell("Reweighting", "cmnist", "pgd", rho, ("use=reweight", "rate=0.05"), variant="reweighting"),
         )
     ),
-    everywhere(
-        beside(
-            among(["Resampling", "Reweighting"], best("Resampling")),
-            among([SAME_RATE, "Reweighting"], best(SAME_RATE)),
-            "at the same rate",
-        )
-    ),
+    everywhere(beside(best("Resampling", "Reweighting"), best(SAME_RATE, "Reweighting"), "at the same rate")),
     "A row's weight is its score over the mean score, so that weights average 1 and some rows weigh hundreds of times "
     "that. With them the second stage does not bear the recipe's rate, nor a fifth of it, the paper's, at which it "
     "ends at chance (in results/): Reweighting takes a twentieth, of two rates that it bears the one with the higher "
@@ -332,19 +267,66 @@ effect_grad_score = Study(
     "to tell the norm from the absence of the second network.",
 )
 
+STEPS = {"biased": "step 1", "score": "step 2", "debiased": "step 3"}
+compute_time = Study(
+    "compute_time",
+    "Study 5: computation time, whole and per step",
+    "Step 2, the scores, is at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
+    (
+        *(cell(m, "cmnist", 0.005, reads="seconds", metric="seconds") for m in ("vanilla", "lff", "disen", "pgd")),
+        *(
+            Cell(f"PGD, {step}", "cmnist", "pgd", 0.005, reads=f"seconds.{stage}", metric="seconds", variant=step)
+            for stage, step in STEPS.items()
+        ),
+    ),
+    everywhere(both(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla"))),
+    "Seconds on the machine of each run, which may have had other work; the paper's are of one Titan Xp and its 100 "
+    "epochs. Under `fast` every method sees as many samples, so Vanilla is as long as PGD there.",
+    figure="times",
+)
 
-# --- Figures that look inside: `ab_hist`, `second_easiest` with its table `stat_reverse`, `invq_compare`
-
-EDGES = [f"[{k / BINS:.1f},{(k + 1) / BINS:.1f}{']' if k == BINS - 1 else ')'}" for k in range(BINS)]
-LARGE = range(BINS // 2, BINS)  # the bins that the paper prints in bold
-KINDS = ("aligned", "conflicting")
-
-
-def norm_cell(name: str, rho: float, reads: str, metric: str) -> Cell:
-    """Something about the gradient norms of PGD's biased model, for which the paper has no number."""
-    return Cell(name, "cmnist", "pgd", rho, reads=reads, metric=metric, printed=False)
+AUGMENTED = "PGD, scores of augmented pictures"
+# To how many rows drawn alike PGD's probabilities come.
+IN_EFFECT: dict[str, Any] = {
+    "reads": "metrics.score_effective_sample_size",
+    "metric": "samples",
+    "printed": False,
+}
 
 
+def harmless(here: Sequence[Tally]) -> Finding:
+    """PGD is within a point of Vanilla on Colored MNIST; elsewhere it may be above it by more."""
+    if here[0].cell.dataset != "cmnist":
+        return above("PGD", "Vanilla", by=-1.0)(here)
+    released = within(AUGMENTED, "Vanilla", 1.0)
+    return beside(within("PGD", "Vanilla", 1.0), released, "scores of augmented pictures")(here)
+
+
+natural = Study(
+    "natural",
+    "Study 6: data without a bias",
+    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
+    (
+        *(cell(m, "cmnist", 0.9) for m in ("vanilla", "lff", "disen", "pgd")),
+        Cell(AUGMENTED, "cmnist", "pgd", 0.9, ("score_on=augmented",)),
+        *(
+            Cell(f"{name}, rows drawn in effect", "cmnist", "pgd", 0.9, changes, **IN_EFFECT)
+            for name, changes in (("PGD", ()), (AUGMENTED, ("score_on=augmented",)))
+        ),
+        *(cell(m, "cifar10") for m in ("vanilla", "pgd")),
+    ),
+    everywhere(harmless),
+    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
+    "about five deviations (D31). Drawn by the norms of clean pictures it loses more than that: where there is no "
+    "shortcut, all that is left to draw by is which digits are written oddly, and in effect (the squared sum of the "
+    "scores over the sum of their squares) only a few thousand rows are drawn. Scores of augmented pictures, which the "
+    "released code takes (D8), bring in ordinary digits whose one draw was a hard one, and cost less; the recipe "
+    "`paper` loses more than `fast` with either (docs/methods/pgd.md). Which of this explains the paper's own number "
+    "is not known. They are not the default, for under `fast`, whose biased stage never sees augmented pictures, they "
+    "cost more than that where there is a shortcut: `scored_pictures`.",
+)
+
+KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
 ab_hist = Study(
     "ab_hist",
     "Histograms of gradient norms",
@@ -354,14 +336,17 @@ ab_hist = Study(
         each
         for rho in CMNIST_RHOS
         for each in (
-            *(norm_cell(f"mean norm, {k}", rho, f"histogram.mean.{k}", "norm") for k in KINDS),
-            norm_cell("AUROC of norms", rho, "metrics.score_auroc", "auroc"),
+            *(
+                cell("pgd", "cmnist", rho, f"mean norm, {k}", reads=f"histogram.mean.{k}", metric="norm", printed=False)
+                for k in KINDS
+            ),
+            cell("pgd", "cmnist", rho, AUROC, reads="metrics.score_auroc", metric="auroc", printed=False),
         )
     ),
     everywhere(
         both(
             above("mean norm, conflicting", "mean norm, aligned"),
-            lambda here: over(find(here, "AUROC of norms"), 0.9),
+            compare((AUROC,), lambda auroc: auroc > 0.9, lambda found: found.named(4)),
         )
     ),
     "Norms of the biased model over the largest one, as in the paper, which prints no numbers here. Which rows go "
@@ -369,42 +354,25 @@ ab_hist = Study(
     figure="histograms",
 )
 
-
-def over(tally: Tally | None, least: float) -> Finding | None:
-    """Whether a cell's mean is above a number."""
-    return None if tally is None else (tally.mean > least, named(tally, 4))
+EDGES = [f"[{k / BINS:.1f},{(k + 1) / BINS:.1f}{']' if k == BINS - 1 else ')'}" for k in range(BINS)]
 
 
-def bin_cell(kind: str, number: int) -> Cell:
-    """How many training rows of a kind have a norm in this bin, with colour as the target."""
-    name = f"{kind} {EDGES[number]}"
-    reads, table = f"histogram.{kind}.{number}", "stat_reverse"
-    where = ("cmnist-colour", "pgd", 0.005)
-    return Cell(f"rows, {name}", *where, reads=reads, variant=name, metric="samples", table=table)
-
-
-def colour_is_learnt(here: Sequence[Tally]) -> Finding | None:
+def colour_is_learnt(here: Sequence[Tally]) -> Finding:
     """With colour as the target: PGD above 90% and not more than a point below Vanilla.
 
-    Where the table counts the norms: in the upper half no more conflicting rows than aligned ones.
+    Where the table counts the norms: in the upper half, which the paper prints in bold, no more conflicting rows than
+    aligned ones.
     """
-    treated, plain = find(here, "PGD (colour)"), find(here, "Vanilla (colour)")
-    counts = [each for each in here if each.cell.metric == "samples"]
-    if treated is None or plain is None or not all(counts):
-        return None
-    (treated, plain), words = alike([treated, plain])
-    good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{named(treated)}, {named(plain)}{words}"
-    if counts:
-        upper = {kind: {f"rows, {kind} {EDGES[k]}" for k in LARGE} for kind in KINDS}
-        aligned, conflicting = (sum(each.mean for each in counts if each.cell.name in upper[kind]) for kind in KINDS)
+    (treated, plain), words = alike(pick(here, "PGD (colour)", "Vanilla (colour)"))
+    good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{treated.named()}, {plain.named()}{words}"
+    if any(each.cell.metric == "samples" for each in here):
+        aligned, conflicting = (
+            sum(each.mean for each in pick(here, *(f"rows, {kind} {edges}" for edges in EDGES))[BINS // 2 :])
+            for kind in KINDS
+        )
         good = good and conflicting <= aligned
         text += f", norms above half of the largest: {aligned:.0f} aligned rows, {conflicting:.0f} conflicting"
     return good, text
-
-
-def judge_colour(tallies: Sequence[Tally]) -> Verdict:
-    """The claim is about colour as the target; the digit cells stand beside it."""
-    return combined({p: colour_is_learnt(t) for p, t in places(tallies).items() if p[0] != "cmnist"})
 
 
 second_easiest = Study(
@@ -415,61 +383,51 @@ second_easiest = Study(
     "feature.",
     (
         *(
-            cell(m, "cmnist-colour", rho, name=f"{name} (colour)")
+            cell(m, "cmnist-colour", rho, f"{method_name(m)} (colour)")
             for rho in CMNIST_RHOS
-            for m, name in (("vanilla", "Vanilla"), ("lff", "LfF"), ("pgd", "PGD"))
+            for m in ("vanilla", "lff", "pgd")
         ),
         Cell("PGD without augmentation (colour)", "cmnist-colour", "pgd", 0.005, ("augment=false",), printed=False),
-        *(bin_cell(kind, number) for kind in KINDS for number in range(BINS)),
         *(
-            cell(m, "cmnist", rho, name=f"{name} (digit)")
+            Cell(
+                f"rows, {kind} {edges}",
+                "cmnist-colour",
+                "pgd",
+                0.005,
+                reads=f"histogram.{kind}.{number}",
+                variant=f"{kind} {edges}",
+                metric="samples",
+                table="stat_reverse",
+            )
+            for kind in KINDS
+            for number, edges in enumerate(EDGES)
+        ),
+        *(
+            cell(m, "cmnist", rho, f"{method_name(m)} (digit)")
             for rho in CMNIST_RHOS
-            for m, name in (("vanilla", "Vanilla"), ("lff", "LfF"), ("pgd", "PGD"))
+            for m in ("vanilla", "lff", "pgd")
         ),
     ),
-    judge_colour,
+    everywhere(colour_is_learnt, but="cmnist"),  # the digit cells stand beside
     "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
     "counts training rows by norm over the largest norm at rho 0.5%, as a mean over runs. PGD ends below the published "
     "accuracy and the recipe `paper` reaches it, while twice the epochs do not (docs/methods/pgd.md). Neither changes "
     "the counts much: hardly any row has a norm above half of the largest, and nearly all of those are conflicting. "
     "The paper's dozens of aligned rows are there while the biased model is hardly trained (`--recipe paper --epochs "
-    "2`, told as another scale), but then with dozens of conflicting ones. The augmentation turns the hue, "
+    "2`), but then with dozens of conflicting ones. The augmentation turns the hue, "
     "which is what is asked for: LfF trains without it at this recipe, and a row has PGD without it.",
 )
 
-DAMPINGS = ("1e-6", "1e-4", "1e-2")
-invq_compare = Study(
-    "invq_compare",
-    "Trace of the inverse empirical Fisher information",
-    "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
-    tuple(
-        cell(m, dataset, rho, f"{name}, damping {by}", reads=f"fisher.{by}", metric="fisher_trace", printed=False)
-        for dataset, rho in (("cmnist", 0.005), ("mbmnist", 0.1))
-        for by in DAMPINGS
-        for m, name in (("vanilla", "Vanilla"), ("pgd", "PGD"))
-    ),
-    everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
-    "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
-    "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
-    "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
+hist_trial = Study(
+    "hist_trial",
+    "Many trials of PGD and Disen",
+    "PGD's unbiased accuracy is above Disen's by Welch's one-sided test at 5%.",
+    tuple(cell(m, "cmnist", rho, printed=False) for rho in CMNIST_RHOS for m in ("disen", "pgd")),
+    everywhere(superior("PGD", "Disen", TRIALS)),
+    f"The paper has 25 trials; here at least {TRIALS} of each (their number is stated), data drawn anew for each.",
+    figure="trials",
+    seeds=TRIALS,
 )
-
-
-# --- Studies that the paper lacks: controls of length and of resampling, what is scored, which epoch, noise, rho
-
-RHO = 0.005
-
-
-def ours(name: str, method: str, *changes: str, rho: float = RHO, noise: float = 0.0) -> Cell:
-    """A cell on Colored MNIST for which the paper has no number."""
-    return Cell(name, "cmnist", method, rho, changes, noise, printed=False)
-
-
-def no_worse(label: str, title: str, claim: str, first: Cell, second: Cell, protocol: str) -> Study:
-    """Whether the first of two ways is not more than half a point below the second."""
-    judge = everywhere(above(first.name, second.name, by=-0.5))
-    return Study(label, title, claim, (first, second), judge, protocol, ours=True)
-
 
 twice_the_length = Study(
     "twice_the_length",
@@ -508,22 +466,24 @@ residual = Study(
     ours=True,
 )
 
-whole_network = no_worse(
+whole_network = Study(
     "whole_network",
     "Gradient of the head, or of the whole network",
     "The head's norm is not more than 0.5 points below the whole network's.",
-    ours("Head", "pgd"),
-    ours("Whole network", "pgd", "parameters=all"),
+    (ours("Head", "pgd"), ours("Whole network", "pgd", "parameters=all")),
+    everywhere(above("Head", "Whole network", by=-0.5)),
     "The head's takes one forward pass, the whole network's a backward pass for every row.",
+    ours=True,
 )
 
-scored_pictures = no_worse(
+scored_pictures = Study(
     "scored_pictures",
     "Scores of clean or of augmented pictures (D8)",
     "Scoring clean pictures is not more than 0.5 points below scoring one augmented draw of each.",
-    ours("Clean", "pgd"),
-    ours("Augmented", "pgd", "score_on=augmented"),
+    (ours("Clean", "pgd"), ours("Augmented", "pgd", "score_on=augmented")),
+    everywhere(above("Clean", "Augmented", by=-0.5)),
     "The paper's formula scores the pictures themselves, its code one augmented draw.",
+    ours=True,
 )
 
 released_code = Study(
@@ -564,9 +524,9 @@ label_noise = Study(
     "Wrong labels",
     "PGD is above Vanilla with 0, 5, 10 and 20% of the training labels flipped.",
     tuple(
-        ours(name, method, noise=noise)
+        ours(method_name(method), method, noise=noise)
         for noise in (0.0, 0.05, 0.1, 0.2)
-        for method, name in (("vanilla", "Vanilla"), ("pgd", "PGD"))
+        for method in ("vanilla", "pgd")
     ),
     everywhere(above("PGD", "Vanilla")),
     "A flipped row counts as flipped, not as conflicting; test labels are never flipped. A flipped row goes against "
@@ -580,9 +540,9 @@ rho_sweep = Study(
     "From hardly any rows against the shortcut to no shortcut at all",
     "PGD is not more than 1 point below Vanilla at any rho from 0.1% to 90%.",
     tuple(
-        ours(name, method, rho=rho)
+        ours(method_name(method), method, rho=rho)
         for rho in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
-        for method, name in (("vanilla", "Vanilla"), ("pgd", "PGD"))
+        for method in ("vanilla", "pgd")
     ),
     everywhere(above("PGD", "Vanilla", by=-1.0)),
     "At rho 90% colour says nothing about the digit. The more rows go against the shortcut, the more the biased model "
@@ -591,3 +551,5 @@ rho_sweep = Study(
     figure="lines",
     ours=True,
 )
+
+STUDIES: dict[str, Study] = {each.label: each for each in list(globals().values()) if isinstance(each, Study)}

@@ -1,17 +1,21 @@
-"""What a study is: cells (runs and a number to read from each), a claim, and a rule that judges it. Plain values."""
+"""What a study is: cells (runs and a number to read from each), a claim, and a rule that judges it."""
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
-from debiaser.paper.published import Published, published
-from debiaser.paper.results import is_number
+from debiaser.paper.results import Published, published
 from debiaser.paper.settings import SETTINGS
-from debiaser.paper.spec import Spec, planned_spec
+from debiaser.paper.spec import Spec, new_spec
+from debiaser.report.runs import Result
+from debiaser.report.tables import signed
 
 HELD, NOT_HELD, NOT_TESTABLE = "held", "not held", "not testable"
+LARGE = 1e4  # from here on numbers are written with a power of ten
+FINE = 1.5  # numbers below are shares, which want more digits
 Place: TypeAlias = tuple[str, float | None, float]  # dataset, rho, noise
 
 
@@ -39,20 +43,14 @@ class Cell:
     options: tuple[str, ...] = ()
 
     @property
-    def part(self) -> str:
-        """Which part of a result is read."""
-        return self.reads.partition(".")[0]
-
-    @property
     def place(self) -> Place:
         """What cells must share to be compared."""
         return self.dataset, self.rho, self.noise
 
     def spec(self, recipe: str, seed: int, epochs: int | None = None) -> Spec:
         """The run of this seed."""
-        return planned_spec(
-            self.dataset, self.method, self.rho, recipe, epochs, seed, self.noise, self.net, self.changes, self.options
-        )
+        more: dict[str, Any] = {"noise": self.noise, "net": self.net, "changes": self.changes, "options": self.options}
+        return new_spec(self.dataset, self.method, self.rho, recipe, epochs, seed, **more)
 
     def command(self, recipe: str, seed: int, epochs: int | None = None) -> list[str]:
         """The words of the command that makes this run, without folders."""
@@ -65,6 +63,18 @@ class Cell:
         pairs = [("--set", change) for change in self.changes]
         pairs += [("--option", option) for option in self.options]
         return words + [word for pair in pairs for word in pair]
+
+    def read(self, result: Result) -> float | None:
+        """The number that this cell shows of a result; `seconds` is the sum over stages; None where there is none."""
+        if self.reads == "seconds":
+            return float(sum(result["seconds"].values()))
+        found: Any = result
+        for name in self.reads.split("."):
+            if isinstance(found, list):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return None if found is None else float(found)
 
     def published(self, study: str) -> Published | None:
         """The paper's number for this cell."""
@@ -80,7 +90,7 @@ class Tally:
     cell: Cell
     values: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
-    results: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    results: tuple[Result, ...] = field(default=(), repr=False)
 
     @property
     def mean(self) -> float:
@@ -100,6 +110,16 @@ class Tally:
         kept = [each for each in zip(self.values, self.seeds, self.results, strict=True) if each[1] in seeds]
         return Tally(self.cell, *zip(*kept, strict=True)) if kept else Tally(self.cell)
 
+    def number(self, digits: int = 2) -> str:
+        """`97.52 ± 0.07`, without the deviation where there is one run."""
+        form = f".{digits}f" if abs(self.mean) < LARGE else ".3g"
+        deviation = "" if self.deviation is None else f" ± {self.deviation:{form}}"
+        return f"{self.mean:{form}}{deviation}"
+
+    def named(self, digits: int = 2) -> str:
+        """`PGD 97.52 ± 0.07`."""
+        return f"{self.cell.name} {self.number(digits)}"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -110,6 +130,8 @@ class Verdict:
     tested: str = ""
 
 
+Finding = tuple[bool, str]  # whether it holds at one place, and the numbers
+Rule = Callable[[Sequence[Tally]], Finding]  # from the cells of one place; raises NotRun where it cannot be said
 Judge: TypeAlias = Callable[[Sequence[Tally]], Verdict]
 
 
@@ -154,29 +176,235 @@ class Study:
         return replace(self, cells=tuple(kept))
 
 
-def read(result: dict[str, Any], path: str) -> float | None:
-    """The number at a path of a result; `seconds` is the sum over stages; None where there is none."""
-    if path == "seconds":
-        return float(sum(result["seconds"].values()))
-    found: Any = result
-    for name in path.split("."):
-        if isinstance(found, list):
-            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
-        else:
-            found = found.get(name) if isinstance(found, dict) else None
-    return float(found) if is_number(found) else None
-
-
-def places(tallies: Iterable[Tally]) -> dict[Place, list[Tally]]:
-    """The tallies by place, in order."""
-    found: dict[Place, list[Tally]] = {}
-    for tally in tallies:
-        found.setdefault(tally.cell.place, []).append(tally)
-    return found
-
-
 def at(place: Place) -> str:
     """A place in words: `cmnist at rho 0.5%`."""
     dataset, rho, noise = place
     words = dataset if rho is None else f"{dataset} at rho {rho * 100:.3g}%"
     return f"{words} with {noise * 100:.3g}% of labels flipped" if noise else words
+
+
+# Rules that judge a claim: each takes the cells of one place, and `everywhere` makes a verdict of what it says.
+
+
+class NotRun(Exception):
+    """A rule needs a cell that has no runs."""
+
+
+def everywhere(rule: Rule, but: str = "") -> Judge:
+    """A claim that must hold at every place where there are runs (`but` on this dataset); places without are named."""
+
+    def judge(tallies: Sequence[Tally]) -> Verdict:
+        places: dict[Place, list[Tally]] = {}
+        for tally in tallies:
+            if tally.cell.dataset != but:
+                places.setdefault(tally.cell.place, []).append(tally)
+        said, missing = {}, []
+        for place, here in places.items():
+            try:
+                said[place] = rule(here)
+            except NotRun:
+                missing.append(at(place))
+        rest = f" Not run: {', '.join(missing)}." if missing else ""
+        if not said:
+            return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
+        words = "; ".join(f"{at(place)}{'' if good else ' (not held)'}: {text}" for place, (good, text) in said.items())
+        failed = sum(not good for good, _ in said.values())
+        if failed:
+            where = " that have runs" if missing else ""
+            tested = f"in {failed} of {len(said)} places{where}" if len(said) > 1 else ""
+            return Verdict(NOT_HELD, f"{words}.{rest}", tested)
+        return Verdict(HELD, f"{words}.{rest}", f"in {len(said)} of {len(places)} places" if missing else "")
+
+    return judge
+
+
+def pick(here: Sequence[Tally], *names: str) -> list[Tally]:
+    """The cells of these names; NotRun where one of them has no runs."""
+    run = {each.cell.name: each for each in here if each}
+    if not run.keys() >= set(names):
+        raise NotRun
+    return [run[name] for name in names]
+
+
+def alike(found: Sequence[Tally]) -> tuple[list[Tally], str]:
+    """Cells to compare, with the seeds that all of them have, as data and start differ from seed to seed.
+
+    And words about it: empty where all of their seeds are the same. Where they share none, they stay as they are.
+    """
+    shared = set.intersection(*(set(each.seeds) for each in found))
+    if not shared:
+        return list(found), " (they share no seed)"
+    cut = [each.of_seeds(shared) for each in found]
+    if all(len(each.seeds) == len(shared) for each in found):
+        return cut, ""
+    return cut, f" (by the seed{'s' * (len(shared) > 1)} they share: {', '.join(map(str, sorted(shared)))})"
+
+
+def compare(names: Sequence[str], holds: Callable[..., bool], tell: Callable[..., str], by_seed: bool = False) -> Rule:
+    """Whether something holds of the means of these cells; `by_seed`: where not of all seeds, told of how many."""
+
+    def rule(here: Sequence[Tally]) -> Finding:
+        found, words = alike(pick(here, *names))
+        good, seeds = holds(*(each.mean for each in found)), found[0].seeds
+        text = tell(*found) + words
+        if good and by_seed and len(seeds) > 1 and all(each.seeds == seeds for each in found):
+            true = sum(holds(*values) for values in zip(*(each.values for each in found), strict=True))
+            text += f" (so in {true} of {len(seeds)} seeds)" if true < len(seeds) else ""
+        return good, text
+
+    return rule
+
+
+def difference(one: Tally, two: Tally) -> str:
+    """`PGD 97.52 ± 0.07, Vanilla 50.80 ± 1.54, difference +46.72`."""
+    digits = 4 if max(abs(one.mean), abs(two.mean)) < FINE else 2
+    apart = one.mean - two.mean
+    told = signed(apart, digits) if abs(one.mean) < LARGE else f"{apart:+.3g}"
+    return f"{one.named(digits)}, {two.named(digits)}, difference {told}"
+
+
+def above(name: str, other: str, by: float = 0.0) -> Rule:
+    """One cell's mean is above another's, by at least so many points (a negative number: not lower by more)."""
+    return compare((name, other), lambda a, b: a - b >= by and (a > b or by < 0), difference, by_seed=True)
+
+
+def within(name: str, other: str, by: float) -> Rule:
+    """Two cells' means are at most so many points apart, whichever is the higher."""
+    return compare((name, other), lambda a, b: abs(a - b) <= by, difference)
+
+
+def falling(*names: str) -> Rule:
+    """The means of these cells fall from each to the next."""
+
+    def tell(*found: Tally) -> str:
+        return ", ".join(each.named() for each in found)
+
+    return compare(names, lambda *means: all(a > b for a, b in pairwise(means)), tell, by_seed=True)
+
+
+def lowest(name: str, *others: str) -> Rule:
+    """The first cell has the lowest mean."""
+
+    def tell(chosen: Tally, *rest: Tally) -> str:
+        return f"{chosen.named()}, the others {', '.join(each.named() for each in rest)}"
+
+    return compare((name, *others), lambda mean, *rest: mean <= min(rest), tell)
+
+
+def share_of(name: str, whole: str, at_most: float) -> Rule:
+    """One cell's mean is at most this share of another's."""
+
+    def share(part: float, whole: float) -> float:
+        return part / whole if whole else math.inf
+
+    def tell(part: Tally, whole: Tally) -> str:
+        return f"{part.cell.name} is {share(part.mean, whole.mean) * 100:.1f}% of {whole.cell.name}"
+
+    return compare((name, whole), lambda part, whole: share(part, whole) <= at_most, tell)
+
+
+def best(name: str, *rivals: str, needed: int = 1) -> Rule:
+    """The cell of this name has the highest mean, or is within one deviation of the highest (a tie, D29).
+
+    `rivals`: the others that count, all without any; so many of them are `needed`.
+    """
+
+    def lead(one: Tally, other: Tally) -> float:
+        """By how much one mean is above another; 0 where it is below by less than the deviation of a difference."""
+        ahead, noise = one.mean - other.mean, math.hypot(one.deviation or 0.0, other.deviation or 0.0)
+        return 0.0 if -noise <= ahead < 0 else ahead
+
+    def rule(here: Sequence[Tally]) -> Finding:
+        (champion,) = pick(here, name)
+        others = [each for each in here if each.cell.name != name and (not rivals or each.cell.name in rivals)]
+        absent = [each.cell.name for each in others if not each]
+        if len(others) - len(absent) < needed:
+            raise NotRun
+        duels = [alike([champion, each]) for each in others if each]
+        (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
+        good, behind = lead(champion, rival) >= 0, champion.mean < rival.mean
+        text = f"{champion.named()} against {rival.number()} of the best other, {rival.cell.name}"
+        text += (" (a tie within one deviation)" if good and behind else "") + words
+        return good, text + (f" (without {', '.join(absent)})" if absent else "")
+
+    return rule
+
+
+def both(*rules: Rule) -> Rule:
+    """All of these rules at once; what is known to fail fails, even while another is not known yet."""
+
+    def rule(here: Sequence[Tally]) -> Finding:
+        said = [each for each in (attempt(one, here) for one in rules) if each is not None]
+        failed = [each for each in said if not each[0]]
+        if len(said) < len(rules) and not failed:
+            raise NotRun
+        return not failed, ", and ".join(text for _, text in failed or said)
+
+    return rule
+
+
+def beside(rule: Rule, other: Rule, reading: str) -> Rule:
+    """Judged by the first rule; whether the second holds, of what can be read otherwise, is told as well."""
+
+    def told(here: Sequence[Tally]) -> Finding:
+        (good, text), more = rule(here), attempt(other, here)
+        return good, text + (f" ({reading}, {'held' if more[0] else 'not held'}: {more[1]})" if more else "")
+
+    return told
+
+
+def attempt(rule: Rule, here: Sequence[Tally]) -> Finding | None:
+    """What a rule says; None where it cannot be said."""
+    try:
+        return rule(here)
+    except NotRun:
+        return None
+
+
+def longer_with_more(name: str, other: str) -> Rule:
+    """Where the first cell's runs see more samples than the second's, they take longer; else times are not compared."""
+
+    def rule(here: Sequence[Tally]) -> Finding:
+        one, two = pick(here, name, other)
+        seen = [min(result["samples_seen"] for result in each.results) for each in (one, two)]
+        if seen[0] <= seen[1]:
+            return True, f"{name} and {other} see as many samples here, so their times are not compared"
+        return one.mean > two.mean, f"{one.named(0)} s, {two.named(0)} s"
+
+    return rule
+
+
+def superior(name: str, other: str, trials: int, level: float = 0.05) -> Rule:
+    """Welch's test, one-sided: the first cell's values are larger than the second's, with enough trials of both."""
+
+    def rule(here: Sequence[Tally]) -> Finding:
+        from scipy import stats
+
+        one, two = pick(here, name, other)
+        if min(len(one.values), len(two.values)) < trials:
+            raise NotRun
+        p = float(stats.ttest_ind(one.values, two.values, equal_var=False, alternative="greater").pvalue)
+        counts = f"{len(one.values)} trials of {name}, {len(two.values)} of {other}"
+        text = f"{one.named()}, {two.named()}, p = {p:.2g} (Welch, one-sided; {counts})"
+        return p < level and one.mean > two.mean, text
+
+    return rule
+
+
+def same_order(rules: Sequence[str]) -> Judge:
+    """The methods rank alike under every selection rule: cells are named `method, rule`."""
+
+    def judge(tallies: Sequence[Tally]) -> Verdict:
+        orders: dict[str, list[str]] = {}
+        run = [each for each in tallies if each]
+        shared, told = alike(run) if run else ([], "")
+        for rule in rules:
+            under = [each for each in shared if each.cell.name.endswith(f", {rule}")]
+            ranked = sorted(under, key=lambda each: -each.mean)
+            orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
+        if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
+            return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
+        words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items()) + told
+        return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")
+
+    return judge
