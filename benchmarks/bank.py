@@ -26,8 +26,8 @@ from filelock import FileLock, Timeout
 
 from debiaser.auditing import diagnosis, examine, swap_test
 from debiaser.auditing import verdict as rules
-from debiaser.auditing.crossval import Desk, easy_models, plain_models
-from debiaser.auditing.diagnosis import judge_kinds
+from debiaser.auditing.crossval import Trainer, train_biased_models, train_plain_models
+from debiaser.auditing.diagnosis import diagnose
 from debiaser.auditing.examine import Plan
 from debiaser.auditing.inputs import Material, Subject, own_of
 from debiaser.auditing.swap_test import SwapTest, find_views, try_swaps
@@ -158,9 +158,9 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "pixels.npy", split.read(torch.arange(len(y))).numpy())
     subject = Subject(own, Material(folder / "pixels.npy", own.classes, own.identity), None, 28)
-    desk = Desk(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work")
-    plain = plain_models(desk, plan.plain_seeds)
-    swaps = try_swaps(subject, desk, plain, find_views(subject, desk, ()))
+    trainer = Trainer(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work")
+    plain = train_plain_models(trainer, plan.plain_seeds)
+    swaps = try_swaps(subject, trainer, plain, find_views(subject, trainer, ()))
     if not isinstance(swaps, SwapTest):
         return CANNOT_TELL, [str(swaps)], None, "swaps"
     skill = diagnosis.above_chance(plain.answer == y, y)
@@ -169,15 +169,17 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
         return word, reasons, swaps, "swaps"
     if hasty:
         return NOT_BIASED, reasons, swaps, "swaps"
-    desk, easy = easy_models(desk, plan.seeds)
-    missed, stage = int((easy.answer != y).sum()), "easy"
+    trainer, biased = train_biased_models(trainer, plan.seeds)
+    misclassified, stage = int((biased.answer != y).sum()), "easy"
     rest = False
-    if missed >= diagnosis.FEW and examine.many(examine.surely_missed(easy, easy.answer != y), len(y)):
+    if misclassified >= diagnosis.FEW and examine.many(
+        examine.confidently_misclassified(biased, biased.answer != y), len(y)
+    ):
         rest, stage = (
-            examine.recoverable(easy, judge_kinds(desk, easy, plan.judge_seeds), np.arange(len(y)), y),
+            examine.recoverable(biased, diagnose(trainer, biased, plan.judge_seeds), np.arange(len(y)), y),
             "judge",
         )
-    return *rules.verdict(swaps, Health(skill, missed, rest)), swaps, stage
+    return *rules.verdict(swaps, Health(skill, misclassified, rest)), swaps, stage
 
 
 def line_of(chosen: Set, data: Path, work: Path, hasty: bool) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from debiaser.auditing.candidates import PLAIN_PGD, VANILLA, Way, compete
-from debiaser.auditing.crossval import Desk
+from debiaser.auditing.candidates import PLAIN_PGD, VANILLA, Training, train_candidates
+from debiaser.auditing.crossval import Trainer
 from debiaser.auditing.diagnosis import KINDS, name_kinds
 from debiaser.auditing.examine import Examined, Plan, examine
 from debiaser.auditing.inputs import Material, Subject, own_of
@@ -78,18 +78,20 @@ def measure(
     y, truth = benchmark.train.y, benchmark.truth["train"]
     flipped = truth.flipped(y)[:train].numpy()
     conflicting = (truth.conflicting(y)[:train] == 1).numpy() & ~flipped
-    kinds = examined.kinds
-    raw = name_kinds(examined.desk.fold >= 0, kinds.missed, kinds.wrong_by_seed)
+    diagnosis = examined.diagnosis
+    raw = name_kinds(examined.trainer.fold >= 0, diagnosis.misclassified, diagnosis.wrong_by_seed)
     draws = {PLAIN_PGD: examined.weight(1.0, trusting=False), WEIGHED: examined.weight(1.0)}
     everything = np.concatenate([benchmark.train.y[:train].numpy(), benchmark.test.y.numpy()])
     longer = Longer(material.array, material.classes, material.identity, epochs)
-    desk = Desk(longer, everything, np.full(len(everything), -1), examined.desk.folder, workers)
+    trainer = Trainer(longer, everything, np.full(len(everything), -1), examined.trainer.folder, workers)
     none = np.zeros(len(everything) - train)
-    ways = {VANILLA: Way()} | {name: Way(np.concatenate([each, none]), augmented=True) for name, each in draws.items()}
+    trainings = {VANILLA: Training()} | {
+        name: Training(np.concatenate([each, none]), augmented=True) for name, each in draws.items()
+    }
     asked = np.arange(train, len(everything))
-    trial = compete(desk, np.arange(train), asked, ways, np.arange(len(everything)), seeds)
+    evaluation = train_candidates(trainer, np.arange(train), asked, trainings, np.arange(len(everything)), seeds)
     accuracy = {
-        name: [100 * float(each) for each in (trial.contenders[name].answers == trial.labels).mean(1)]
+        name: [100 * float(each) for each in (evaluation.candidates[name].answers == evaluation.labels).mean(1)]
         for name in (VANILLA, PLAIN_PGD, WEIGHED)
     }
     by_score = examined.weight(1.0, trusting=False)
@@ -100,9 +102,9 @@ def measure(
         "seeds": seeds,
         "verdict": examined.verdict,
         "reasons": examined.reasons,
-        "abstains": kinds.abstains,
+        "abstains": diagnosis.abstains,
         "planted": examined.controls.plain if examined.controls else None,
-        "noise_among_missed": None if kinds.noise is None else kinds.noise.tolist(),
+        "noise_among_missed": None if diagnosis.noise is None else diagnosis.noise.tolist(),
         "flipped": counted(raw[flipped]),
         "conflicting": counted(raw[conflicting]),
         "others": counted(raw[~flipped & ~conflicting]),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.crossval import Desk, easy_models
+from debiaser.auditing.crossval import Trainer, train_biased_models
 from debiaser.auditing.diagnosis import (
     above_chance,
     check,
-    judge_kinds,
+    diagnose,
     judging_weights,
     likelihoods,
     name_kinds,
@@ -19,7 +19,7 @@ from debiaser.auditing.diagnosis import (
 )
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.inputs import Material, of_steps
-from debiaser.auditing.jobs import Answers, Average, Job, read_answers, read_job, run
+from debiaser.auditing.jobs import Average, Job, Predictions, read_job, read_predictions, run
 from debiaser.data.cache import load_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
@@ -75,7 +75,7 @@ def test_answers_score_by_the_gradient_of_the_last_layer() -> None:
     for feature, label in zip(features, y, strict=True):
         loss = torch.nn.functional.cross_entropy((weight @ feature)[None], label[None])
         norms.append(float(torch.autograd.grad(loss, weight)[0].norm()))
-    said = Answers(np.arange(5), (features @ weight.T).detach().numpy(), features.norm(dim=1).numpy())
+    said = Predictions(np.arange(5), (features @ weight.T).detach().numpy(), features.norm(dim=1).numpy())
     assert said.gradient_norm(y.numpy()) == pytest.approx(norms, rel=1e-3)
 
 
@@ -88,8 +88,8 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
     flipped[0] = (flipped[0] + 1) % 10
 
     def probability(y: np.ndarray) -> np.ndarray:
-        desk = Desk(material, y, fold, tmp_path / "work", epochs=1)
-        return easy_models(desk, 1)[1].probability
+        trainer = Trainer(material, y, fold, tmp_path / "work", epochs=1)
+        return train_biased_models(trainer, 1)[1].probability
 
     before, after = probability(labels), probability(flipped)
     mine = fold == fold[0]
@@ -99,7 +99,7 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
 
 @pytest.mark.parametrize(("noise", "haste"), [(0.05, 2), (1.0, 0)])
 def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
-    tmp_path: Path, noise: float, haste: int
+    tmp_path: Path, noise: float, recipe_number: int
 ) -> None:
     """Where all but two rows are easy, ever fewer carry the scores and the shortest training is left; where many are
     hard, the longest will do."""
@@ -108,11 +108,11 @@ def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
     features[:2] *= -1  # the two that go against the rule
     np.save(tmp_path / "features.npy", features.astype(np.float32))
     made = Material(tmp_path / "features.npy", ("no", "yes"), f"made with {noise}")
-    desk, said = easy_models(Desk(made, y, np.arange(400) // 2 % 2, tmp_path / "work"), 1)
+    trainer, said = train_biased_models(Trainer(made, y, np.arange(400) // 2 % 2, tmp_path / "work"), 1)
     share = said.score / said.score.sum()
-    assert desk.haste == haste and (1 / np.square(share).sum() >= 40) == (haste == 0)
-    chosen = made.easy_recipes(desk.trained_on)[haste]
-    assert desk.easy_recipe(desk.trained_on) == chosen, "the repair begins with an easy model of the same length"
+    assert trainer.recipe_number == recipe_number and (1 / np.square(share).sum() >= 40) == (recipe_number == 0)
+    chosen = made.biased_recipes(trainer.trained_on)[recipe_number]
+    assert trainer.biased_recipe(trainer.trained_on) == chosen, "the fix begins with a biased model of the same length"
 
 
 def test_what_is_done_is_not_done_again_and_damage_is_noticed(
@@ -126,7 +126,7 @@ def test_what_is_done_is_not_done_again_and_damage_is_noticed(
     assert model.stat().st_mtime_ns == made and np.array_equal(first.logits, second.logits)
     answers = tmp_path / job.key / "answers.npz"
     answers.write_bytes(answers.read_bytes()[:100])
-    assert read_answers(tmp_path / job.key) is None
+    assert read_predictions(tmp_path / job.key) is None
     (third,) = run([job], tmp_path, "easy")
     assert np.array_equal(first.logits, third.logits)
 
@@ -205,13 +205,13 @@ def test_resampled_means_have_the_mean_and_spread_of_the_mean() -> None:
 
 def test_the_probability_of_a_wrong_label_is_its_definition() -> None:
     stream = np.random.default_rng(2)
-    judge, easy = (stream.dirichlet(np.ones(4), 50) for _ in range(2))
+    judge, biased = (stream.dirichlet(np.ones(4), 50) for _ in range(2))
     y = stream.integers(0, 4, 50)
     pi = 0.3
-    nu = posterior(pi, *likelihoods(judge, easy, y))
+    nu = posterior(pi, *likelihoods(judge, biased, y))
     for row in range(50):
         others = [c for c in range(4) if c != y[row]]
-        against = sum(judge[row, c] * easy[row, c] for c in others) / (1 - easy[row, y[row]])
+        against = sum(judge[row, c] * biased[row, c] for c in others) / (1 - biased[row, y[row]])
         expected = pi * against / (pi * against + (1 - pi) * judge[row, y[row]])
         assert nu[row] == pytest.approx(expected)
 
@@ -228,24 +228,24 @@ def test_much_noise_does_not_hide_the_rows_that_go_against_the_rule(tmp_path: Pa
     features[np.arange(n), classes + rule] += 8
     np.save(tmp_path / "features.npy", features)
     material = Material(tmp_path / "features.npy", tuple("abcde"), "two rules")
-    desk, easy = easy_models(Desk(material, y, np.arange(n) % 5, tmp_path), 2)
-    kind = judge_kinds(desk, easy, 2).kind
+    trainer, biased = train_biased_models(Trainer(material, y, np.arange(n) % 5, tmp_path), 2)
+    kind = diagnose(trainer, biased, 2).kind
     assert (kind[flipped] == "mislabelled").mean() > 0.9
     assert (kind[conflicting & ~flipped] == "mislabelled").mean() < 0.25
 
 
 def test_kinds_need_all_seeds() -> None:
     wrong = np.array([[0.9, 0.9, 0.1, 0.5, 0.0], [0.85, 0.6, 0.15, 0.5, 0.0]])
-    missed = np.array([True, True, True, True, False])
-    named = name_kinds(np.ones(5, bool), missed, wrong)
+    misclassified = np.array([True, True, True, True, False])
+    named = name_kinds(np.ones(5, bool), misclassified, wrong)
     assert list(named) == ["mislabelled", "unsure", "conflicting", "unsure", "aligned"]
 
 
 def test_judging_draws_rest_on_enough_rows(material: Material, labels: np.ndarray, tmp_path: Path) -> None:
-    desk = Desk(material, labels, np.arange(ROWS) % 5, tmp_path)
-    missed = np.arange(ROWS) < 2
-    weight = judging_weights(desk, missed, np.where(missed, 0.5, 0))
-    assert effective_sample_size(weight / weight.sum()) >= 0.1 * ROWS and weight[missed].sum() > 0
+    trainer = Trainer(material, labels, np.arange(ROWS) % 5, tmp_path)
+    misclassified = np.arange(ROWS) < 2
+    weight = judging_weights(trainer, misclassified, np.where(misclassified, 0.5, 0))
+    assert effective_sample_size(weight / weight.sum()) >= 0.1 * ROWS and weight[misclassified].sum() > 0
 
 
 def test_health_tells_a_model_that_guesses_from_one_that_knows() -> None:

@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from debiaser.auditing.candidates import EXCHANGED, VANILLA, Way, compete, draw_donors, exchange, ways_of
-from debiaser.auditing.crossval import Desk
+from debiaser.auditing.candidates import (
+    COUNTERFACTUAL,
+    VANILLA,
+    Training,
+    candidate_trainings,
+    counterfactual_copies,
+    draw_donors,
+    train_candidates,
+)
+from debiaser.auditing.crossval import Trainer
 from debiaser.auditing.inputs import Subject, own_of, prepare
 from debiaser.auditing.jobs import Rows
 from debiaser.auditing.views import VIEWS, WordView
@@ -33,10 +41,15 @@ def examined_of(subject: Subject, pool: Rows, folder: Path, epochs: int | None =
     """As much of an examination as copies and a trial need; no row weighs more than another of its class."""
     y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
     place[pool] = np.arange(len(pool))
-    desk = Desk(subject.material, y, np.where(place < 0, -1, 0), folder, epochs=epochs)
-    kinds = SimpleNamespace(abstains="nobody asked", judge=None)
+    trainer = Trainer(subject.material, y, np.where(place < 0, -1, 0), folder, epochs=epochs)
+    diagnosis = SimpleNamespace(abstains="nobody asked", judge=None)
     return SimpleNamespace(
-        subject=subject, desk=desk, pool=pool, place=place, kinds=kinds, weight=lambda *_, **__: desk.balanced()
+        subject=subject,
+        trainer=trainer,
+        pool=pool,
+        place=place,
+        diagnosis=diagnosis,
+        weight=lambda *_, **__: trainer.balanced(),
     )
 
 
@@ -69,7 +82,7 @@ def test_every_row_gives_its_property_once_to_another_of_its_split() -> None:
 
 def test_the_property_of_a_copy_does_not_tell_its_label(digits_by_colour: tuple[Subject, Rows], tmp_path: Path) -> None:
     subject, pool = digits_by_colour
-    copies = exchange(examined_of(subject, pool, tmp_path), COLOUR)
+    copies = counterfactual_copies(examined_of(subject, pool, tmp_path), COLOUR)
     assert copies is not None
     y, n = copies.y, len(subject.own)
     assert np.array_equal(y, np.concatenate([y[:n], y[pool]])) and len(copies.material.inputs) == n + len(pool)
@@ -88,28 +101,28 @@ def test_who_learns_from_copies_stops_following_the_colour(
 ) -> None:
     subject, pool = digits_by_colour
     examined = examined_of(subject, pool, tmp_path, epochs=8)
-    ways = ways_of(examined, exchange(examined, COLOUR))
-    debiased = [name for name in ways if name.startswith("PGD") and name.endswith(EXCHANGED)]
-    assert list(ways)[2] == EXCHANGED and len(debiased) == 1
+    trainings = candidate_trainings(examined, counterfactual_copies(examined, COLOUR))
+    debiased = [name for name in trainings if name.startswith("PGD") and name.endswith(COUNTERFACTUAL)]
+    assert list(trainings)[2] == COUNTERFACTUAL and len(debiased) == 1
     asked = np.setdiff1d(np.arange(len(subject.own)), pool)
-    chosen = {name: ways[name] for name in (VANILLA, EXCHANGED, *debiased)}
-    trial = compete(examined.desk, pool, asked, chosen, subject.own.unit, 1)
-    right = {name: (each.answers == trial.labels).mean() for name, each in trial.contenders.items()}
-    assert right[VANILLA] < 0.7 < 0.85 < min(right[EXCHANGED], right[debiased[0]]), right
+    chosen = {name: trainings[name] for name in (VANILLA, COUNTERFACTUAL, *debiased)}
+    evaluation = train_candidates(examined.trainer, pool, asked, chosen, subject.own.unit, 1)
+    right = {name: (each.answers == evaluation.labels).mean() for name, each in evaluation.candidates.items()}
+    assert right[VANILLA] < 0.7 < 0.85 < min(right[COUNTERFACTUAL], right[debiased[0]]), right
 
 
 def test_copies_are_drawn_like_their_rows(digits_by_colour: tuple[Subject, Rows], tmp_path: Path) -> None:
     """As many steps and the same weights as on the rows themselves, and answers to the rows themselves."""
     subject, pool = digits_by_colour
     examined = examined_of(subject, pool, tmp_path, epochs=1)
-    copies = exchange(examined, COLOUR)
+    copies = counterfactual_copies(examined, COLOUR)
     asked = np.arange(len(pool), len(pool) + 10)
-    ways = {VANILLA: Way(), EXCHANGED: Way(copies=copies)}
-    trial = compete(examined.desk, pool[:100], asked, ways, subject.own.unit, 1)
-    with_rows, with_copies = (np.load(tmp_path / trial.contenders[name].keys[0] / "job.npz") for name in ways)
+    trainings = {VANILLA: Training(), COUNTERFACTUAL: Training(copies=copies)}
+    evaluation = train_candidates(examined.trainer, pool[:100], asked, trainings, subject.own.unit, 1)
+    with_rows, with_copies = (np.load(tmp_path / evaluation.candidates[name].keys[0] / "job.npz") for name in trainings)
     assert np.array_equal(with_rows["weight"], with_copies["weight"])
     assert np.array_equal(with_copies["train"], len(subject.own) + with_rows["train"])
-    assert np.array_equal(with_copies["ask"], asked) and trial.samples_seen == 2 * 100
+    assert np.array_equal(with_copies["ask"], asked) and evaluation.samples_seen == 2 * 100
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -144,10 +157,10 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     subject, pool = prepare(own_of(texts), None), np.arange(900)
     examined, view = examined_of(subject, pool, tmp_path), word_view("tuesday", "thursday")
     with pytest.raises(KeyboardInterrupt):
-        exchange(examined, view)
+        counterfactual_copies(examined, view)
     reached, most[0] = len(seen), 1000 + 900 + 512
     assert 1000 < reached < 1000 + 900
-    copies = exchange(examined, view)
+    copies = counterfactual_copies(examined, view)
     assert copies is not None
     taken, labels = copies.material.inputs[1000:], copies.y[1000:]
     assert (taken.sum(1) == 1).all()  # one word left, one arrived
@@ -155,7 +168,7 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     assert np.corrcoef(copies.material.inputs[:900, 1], labels)[0, 1] > 0.99
     assert len(seen) <= most[0] and all("rained on film" in text for text in seen)
     most[0] = len(seen)
-    again = exchange(examined, view)
+    again = counterfactual_copies(examined, view)
     assert again is not None and again.material.array == copies.material.array
     with pytest.raises(KeyboardInterrupt):  # other words, other copies
-        exchange(examined, word_view("rained"))
+        counterfactual_copies(examined, word_view("rained"))

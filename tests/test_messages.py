@@ -41,11 +41,11 @@ def text_of(node: ast.expr, names: dict[str, str]) -> str:
 
 def assigned(tree: ast.AST) -> dict[str, str]:
     """Names that are given a text, or a dictionary of texts, anywhere below."""
-    kinds = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp, ast.Dict)
+    diagnosis = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp, ast.Dict)
     return {
         target.id: text_of(node.value, {})
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, kinds)
+        if isinstance(node, ast.Assign) and isinstance(node.value, diagnosis)
         for target in node.targets
         if isinstance(target, ast.Name) and " " in text_of(node.value, {})
     }

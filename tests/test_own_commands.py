@@ -176,11 +176,11 @@ def test_a_unit_column_with_one_unit_is_one_clear_line(cache: Path, tmp_path: Pa
 def test_kinds_are_asserted_only_where_planted_rows_bear_them_out(audited: tuple[Path, Any]) -> None:
     out, found = audited
     with (out / "scores.csv").open(newline="") as stream:
-        kinds = {row["kind"] for row in csv.DictReader(stream)}
+        diagnosis = {row["kind"] for row in csv.DictReader(stream)}
     if found["verdict"] != "biased":
         assert found["planted"] is None and "No property is named" in found["kinds"]["why"]
     assert found["kinds"]["asserted"] == (found["kinds"]["why"] == "")
-    assert found["kinds"]["asserted"] or not kinds & {"conflicting", "mislabelled"}
+    assert found["kinds"]["asserted"] or not diagnosis & {"conflicting", "mislabelled"}
     assert found["conflicting_share"]["low"] == 0
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debiaser.auditing.candidates import EXCHANGED, VANILLA, Contender, Trial, report_trial
+from debiaser.auditing.candidates import COUNTERFACTUAL, VANILLA, Candidate, Evaluation, report_evaluation
 from debiaser.auditing.crossval import OutOfFold
-from debiaser.auditing.diagnosis import LEAST, Controls, Kinds, Planted, called, check_controls
+from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.examine import without_kinds
 from debiaser.auditing.findings import LOOKS, conflicting_share, looks, mislabelled_share
-from debiaser.auditing.selection import NEVER, PlantedTrial, break_even, choose_model, price
+from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, price
 from debiaser.auditing.views import VIEWS
 
 PGD = "PGD, 75% of draws by score"
@@ -35,13 +35,13 @@ def controls_of(judge_sees: float, n: int = 200) -> Controls:
     stream = np.random.default_rng(0)
     y, donor = np.arange(n) % 4, (np.arange(n) + 1) % 4
     sees = stream.random(n) < judge_sees
-    easy = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
+    biased = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
     judge = OutOfFold(np.stack([peaked(y)] * 2), np.zeros((2, n)), ())
     said = peaked(np.where(sees, y, donor))
     planted = Planted(VIEWS[0], np.arange(n), donor, peaked(donor), np.stack([said] * 2))
-    desk: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
-    kinds = Kinds(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
-    return check_controls(planted, desk, easy, kinds, np.arange(n))
+    trainer: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
+    diagnosis = Diagnosis(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
+    return check_controls(planted, trainer, biased, diagnosis, np.arange(n))
 
 
 def test_planted_rows_are_called_by_the_same_rule_as_all_others() -> None:
@@ -54,11 +54,11 @@ def test_planted_rows_are_called_by_the_same_rule_as_all_others() -> None:
 def test_kinds_abstain_where_planted_conflicts_are_called_mislabelled() -> None:
     controls = controls_of(0.6)
     assert controls.conflicts_called.value > 20 and "no kind is asserted" in controls.doubts
-    kinds = Kinds(
+    diagnosis = Diagnosis(
         np.array([True, True, False]), np.array([[0.9, 0.1, 0.0]]), np.array(["mislabelled", "conflicting", "aligned"])
     )
-    silent = without_kinds(kinds, controls.doubts)
-    assert list(silent.kind) == ["unsure", "unsure", "aligned"] and np.array_equal(silent.wrong, kinds.wrong)
+    silent = without_kinds(diagnosis, controls.doubts)
+    assert list(silent.kind) == ["unsure", "unsure", "aligned"] and np.array_equal(silent.wrong, diagnosis.wrong)
     assert (silent.trust == 1).all()
 
 
@@ -75,8 +75,8 @@ def test_a_kind_needs_all_seeds_also_of_planted_rows() -> None:
 
 def test_likely_mislabelled_rows_weigh_less_and_never_nothing() -> None:
     judge = OutOfFold(np.ones((1, 3, 2)) / 2, np.zeros((1, 3)), ())
-    kinds = Kinds(np.array([True, True, False]), np.array([[1.0, 0.3, 0.0]]), np.array(["", "", ""]), judge)
-    assert kinds.trust == pytest.approx([LEAST, 0.7, 1.0])
+    diagnosis = Diagnosis(np.array([True, True, False]), np.array([[1.0, 0.3, 0.0]]), np.array(["", "", ""]), judge)
+    assert diagnosis.trust == pytest.approx([LEAST, 0.7, 1.0])
 
 
 def test_planted_rows_that_fool_nobody_are_told_in_numbers() -> None:
@@ -88,16 +88,22 @@ def test_planted_rows_that_fool_nobody_are_told_in_numbers() -> None:
 # --- selection --------------------------------------------------------------------------------------------------------
 
 
-def trial_of(right: dict[str, np.ndarray], misses: np.ndarray | None = None, seeds: int = 3) -> Trial:
+def trial_of(right: dict[str, np.ndarray], misclassified: np.ndarray | None = None, seeds: int = 3) -> Evaluation:
     """A trial on two classes in which each model is right where `right` (m,) says so, in every seed."""
     m = len(next(iter(right.values())))
     labels = np.arange(m) % 2
-    contenders = {
-        name: Contender(name, np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
+    candidates = {
+        name: Candidate(name, np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
         for name, each in right.items()
     }
-    return Trial(
-        np.arange(m), labels, np.arange(m), np.zeros(m, bool) if misses is None else misses, contenders, 1, seeds
+    return Evaluation(
+        np.arange(m),
+        labels,
+        np.arange(m),
+        np.zeros(m, bool) if misclassified is None else misclassified,
+        candidates,
+        1,
+        seeds,
     )
 
 
@@ -105,8 +111,8 @@ def share_right(share: float, m: int = 400) -> np.ndarray:
     return np.random.default_rng(int(1000 * share)).random(m) < share
 
 
-def planted_of(right: dict[str, float], m: int = 400) -> PlantedTrial:
-    return PlantedTrial(
+def planted_of(right: dict[str, float], m: int = 400) -> PlantedAnswers:
+    return PlantedAnswers(
         "colour cast", np.arange(m), {name: np.tile(share_right(each), (3, 1)) for name, each in right.items()}
     )
 
@@ -138,10 +144,10 @@ def test_a_model_that_costs_too_much_is_out_however_good_elsewhere() -> None:
 
 def test_the_rival_is_what_the_veto_kept_out() -> None:
     """Of two that are too costly, the simpler one within an error of the best, not the best."""
-    models = {VANILLA: 0.99, EXCHANGED: 0.8, PGD: 0.8}
-    trial = trial_of({name: share_right(share) for name, share in models.items()})
-    choice = choose_model(trial, planted_of({VANILLA: 0.1, EXCHANGED: 0.8, PGD: 0.801}), 2.0)
-    assert (choice.chosen, choice.rival) == (VANILLA, EXCHANGED) and EXCHANGED in choice.sentence
+    models = {VANILLA: 0.99, COUNTERFACTUAL: 0.8, PGD: 0.8}
+    evaluation = trial_of({name: share_right(share) for name, share in models.items()})
+    choice = choose_model(evaluation, planted_of({VANILLA: 0.1, COUNTERFACTUAL: 0.8, PGD: 0.801}), 2.0)
+    assert (choice.chosen, choice.rival) == (VANILLA, COUNTERFACTUAL) and COUNTERFACTUAL in choice.sentence
 
 
 def test_without_a_named_property_the_worst_class_decides() -> None:
@@ -155,12 +161,12 @@ def test_without_a_named_property_the_worst_class_decides() -> None:
 def test_a_model_that_the_veto_did_not_keep_out_is_not_offered_for_a_higher_cost() -> None:
     """The best is too costly, and so uncertain that vanilla is within its error; the best that is left is not."""
     row, everywhere = np.arange(400), np.ones(400, bool)
-    trial = trial_of({VANILLA: everywhere, EXCHANGED: everywhere, PGD: (row % 2 == 0) | (row >= 24)})
+    evaluation = trial_of({VANILLA: everywhere, COUNTERFACTUAL: everywhere, PGD: (row % 2 == 0) | (row >= 24)})
     before, steady = row % 5 == 0, row % 25 < 5
-    moved = {VANILLA: [before] * 3, EXCHANGED: [before | steady] * 3, PGD: [everywhere, before, before]}
-    planted = PlantedTrial("colour cast", row, {name: np.stack(each) for name, each in moved.items()})
-    choice = choose_model(trial, planted, 2.0)
-    assert (choice.chosen, choice.at_any_cost) == (EXCHANGED, VANILLA) and "Out, for costing" in choice.sentence
+    moved = {VANILLA: [before] * 3, COUNTERFACTUAL: [before | steady] * 3, PGD: [everywhere, before, before]}
+    planted = PlantedAnswers("colour cast", row, {name: np.stack(each) for name, each in moved.items()})
+    choice = choose_model(evaluation, planted, 2.0)
+    assert (choice.chosen, choice.at_any_cost) == (COUNTERFACTUAL, VANILLA) and "Out, for costing" in choice.sentence
     assert "--max-cost" not in choice.sentence
 
 
@@ -184,37 +190,37 @@ def test_what_gains_on_rows_that_follow_the_rule_is_not_called_useless(
     before: tuple[float, float], after: tuple[float, float], words: str
 ) -> None:
     """Accuracies on rows against the rule, and on rows that follow it."""
-    misses = np.arange(400) < 200
+    misclassified = np.arange(400) < 200
 
     def right(shares: tuple[float, float]) -> np.ndarray:
         return np.concatenate([np.arange(200) < 200 * share for share in shares])
 
-    found = price(trial_of({VANILLA: right(before), PGD: right(after)}, misses), PGD)
+    found = price(trial_of({VANILLA: right(before), PGD: right(after)}, misclassified), PGD)
     assert found is not None and found["sentence"].startswith(words), found
 
 
 def test_a_handful_of_held_out_units_proves_nothing() -> None:
     """One hospital in which it is better is no interval, however many pictures it has."""
     worse, better = np.arange(400) % 4 == 0, np.ones(400, bool)
-    trial = replace(
+    evaluation = replace(
         trial_of({VANILLA: worse, PGD: better}, np.arange(400) % 4 == 1), unit=np.arange(400) % 5, chosen=PGD
     )
     own = SimpleNamespace(classes=("a", "b"), group=None)
-    told = report_trial(trial, PGD, own, 2.0)["repair"]  # type: ignore[arg-type]
+    told = report_evaluation(evaluation, PGD, own, 2.0)["repair"]  # type: ignore[arg-type]
     assert not told["helped"] and told["test"]["interval"] == [None, None] and told["test"]["difference"] == 75
     assert "+75.0 points" in told["sentence"] and "5 held-out units are too few" in told["sentence"]
-    paid = price(trial, PGD)
+    paid = price(evaluation, PGD)
     assert paid is not None and paid["gain"]["low"] is None and "cannot tell" in paid["sentence"]
-    assert report_trial(replace(trial, unit=np.arange(400) % 6), PGD, own, 2.0)["helped"]  # type: ignore[arg-type]
+    assert report_evaluation(replace(evaluation, unit=np.arange(400) % 6), PGD, own, 2.0)["helped"]  # type: ignore[arg-type]
 
 
 def test_the_price_is_what_the_accuracies_say() -> None:
     """At the break-even share both models are as good; the interval holds it and the sentence names it."""
-    misses = np.arange(1000) % 5 == 0
+    misclassified = np.arange(1000) % 5 == 0
     stream = np.random.default_rng(0)
-    before = np.where(misses, stream.random(1000) < 0.4, stream.random(1000) < 0.98)
-    after = np.where(misses, stream.random(1000) < 0.8, stream.random(1000) < 0.95)
-    found = price(trial_of({VANILLA: before, PGD: after}, misses), PGD)
+    before = np.where(misclassified, stream.random(1000) < 0.4, stream.random(1000) < 0.98)
+    after = np.where(misclassified, stream.random(1000) < 0.8, stream.random(1000) < 0.95)
+    found = price(trial_of({VANILLA: before, PGD: after}, misclassified), PGD)
     assert found is not None
     share = found["break_even"]["value"] / 100
 
@@ -222,21 +228,21 @@ def test_the_price_is_what_the_accuracies_say() -> None:
         return (1 - share) * side["follow"] + share * side["against"]
 
     assert expected(found["before"]) == pytest.approx(expected(found["after"]))
-    assert found["gain"]["value"] == pytest.approx(100 * (after[misses].mean() - before[misses].mean()))
+    assert found["gain"]["value"] == pytest.approx(100 * (after[misclassified].mean() - before[misclassified].mean()))
     assert found["break_even"]["low"] < 100 * share < found["break_even"]["high"]
     assert f"more than {100 * share:.1f}% [" in found["sentence"]
     assert price(trial_of({VANILLA: before, PGD: after}), PGD) is None  # no row goes against the rule
 
 
 def test_rows_of_one_unit_are_one_piece_of_evidence() -> None:
-    misses = np.arange(400) % 2 == 0
+    misclassified = np.arange(400) % 2 == 0
     stream = np.random.default_rng(1)
     before, after = (np.repeat(stream.random(40) < share, 10) for share in (0.9, 0.5))
-    alone = trial_of({VANILLA: before, PGD: after}, misses)
+    alone = trial_of({VANILLA: before, PGD: after}, misclassified)
     together = replace(alone, unit=np.repeat(np.arange(40), 10))
 
-    def width(trial: Trial) -> float:
-        cost = price(trial, PGD)["cost"]  # type: ignore[index]
+    def width(evaluation: Evaluation) -> float:
+        cost = price(evaluation, PGD)["cost"]  # type: ignore[index]
         return float(cost["high"] - cost["low"])
 
     assert width(together) > 1.5 * width(alone)
@@ -250,26 +256,28 @@ class Made:
     """As much of an examination as shares need."""
 
     pool: np.ndarray
-    desk: Any
-    easy: Any
-    kinds: Kinds
+    trainer: Any
+    biased: Any
+    diagnosis: Diagnosis
     controls: Any
     confirmed: np.ndarray
     subject: Any
 
 
-def made(missed: int = 100, n: int = 1000, controls: Any = None, why: str = "nobody knows", marks: Any = ()) -> Any:
+def made(
+    misclassified: int = 100, n: int = 1000, controls: Any = None, why: str = "nobody knows", marks: Any = ()
+) -> Any:
     wrong = np.zeros((1, n))
-    wrong[:, :missed] = 0.5
-    kind = np.where(np.arange(n) < missed, "unsure", "aligned").astype(object)
+    wrong[:, :misclassified] = 0.5
+    kind = np.where(np.arange(n) < misclassified, "unsure", "aligned").astype(object)
     confirmed = np.array([row for row, _ in marks], np.int64)
     for row, mark in marks:
         kind[row] = mark
-    answers = np.where(np.arange(n) < missed, 1, 0)
-    kinds = Kinds(np.arange(n) < missed, wrong, kind.astype(str), abstains=why)
-    desk, easy = SimpleNamespace(y=np.zeros(n, np.int64), seed=0), SimpleNamespace(answer=answers)
+    answers = np.where(np.arange(n) < misclassified, 1, 0)
+    diagnosis = Diagnosis(np.arange(n) < misclassified, wrong, kind.astype(str), abstains=why)
+    trainer, biased = SimpleNamespace(y=np.zeros(n, np.int64), seed=0), SimpleNamespace(answer=answers)
     subject = SimpleNamespace(own=SimpleNamespace(unit=np.arange(n)))
-    return Made(np.arange(n), desk, easy, kinds, controls, confirmed, subject)
+    return Made(np.arange(n), trainer, biased, diagnosis, controls, confirmed, subject)
 
 
 def test_without_controls_and_looks_the_share_is_anywhere_up_to_all_that_is_missed() -> None:

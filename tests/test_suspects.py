@@ -11,7 +11,7 @@ from debiaser.auditing.leakage import (
     balanced_accuracies,
     coded_values,
     false_discovery_rates,
-    find_suspects,
+    find_leakage,
     one_of_each,
 )
 
@@ -23,19 +23,19 @@ def imbalanced(n: int = 1050, seed: int = 0) -> np.ndarray:
 
 def random_columns(n: int, count: int, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    kinds = [
+    diagnosis = [
         lambda: rng.choice(["a", "b", "c"], n, p=[0.7, 0.2, 0.1]),
         lambda: rng.normal(size=n),
         lambda: rng.integers(0, 40, n).astype(str),
         lambda: rng.choice(["large", "small"], n, p=[20 / 21, 1 / 21]),
     ]
-    return {f"column {each}": kinds[each % 4]() for each in range(count)}
+    return {f"column {each}": diagnosis[each % 4]() for each in range(count)}
 
 
 def test_imbalance_makes_no_random_column_suspect():
     for seed in range(3):
         y = imbalanced(seed=seed)
-        found = find_suspects(random_columns(len(y), 20, seed), y, np.arange(len(y)), y == 1, ["no", "yes"], seed)
+        found = find_leakage(random_columns(len(y), 20, seed), y, np.arange(len(y)), y == 1, ["no", "yes"], seed)
         assert len(found) == 20
         assert not [each.column for each in found if each.flagged]
         assert np.mean([each.chance for each in found]) == pytest.approx(50, abs=2)
@@ -46,7 +46,7 @@ def test_p_is_uniform_by_chance():
     for seed in range(4):
         y = imbalanced(seed=seed + 10)
         columns = random_columns(len(y), 20, seed + 10)
-        p += [each.p for each in find_suspects(columns, y, np.arange(len(y)), y == 1, ["no", "yes"], seed)]
+        p += [each.p for each in find_leakage(columns, y, np.arange(len(y)), y == 1, ["no", "yes"], seed)]
     assert np.mean(np.array(p) <= 0.1) < 0.2
     assert 0.35 < np.mean(p) < 0.7
 
@@ -58,7 +58,7 @@ def test_telling_columns_are_flagged_among_many_and_their_empty_cells_named():
     columns["hospital"] = np.where(y == 1, "north", np.where(rng.random(len(y)) < 0.5, "south", "east"))
     columns["size"] = rng.normal(size=len(y)) + 2 * y
     wrong = rng.random(len(y)) < np.where(columns["hospital"] == "east", 0.5, 0.1)
-    found = find_suspects(columns, y, np.arange(len(y)), wrong, ["well", "ill"])
+    found = find_leakage(columns, y, np.arange(len(y)), wrong, ["well", "ill"])
     flagged = [each for each in found if each.flagged]
     assert [each.column for each in flagged] == ["hospital", "size"]
     assert flagged[0].balanced_accuracy == 100
@@ -79,7 +79,7 @@ def test_a_certain_but_tiny_effect_is_not_flagged():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 60_000)
     weak = np.where(rng.random(60_000) < 0.52, y, 1 - y).astype(str)
-    (found,) = find_suspects({"weak": weak}, y, np.arange(60_000), y == 0, ["a", "b"])
+    (found,) = find_leakage({"weak": weak}, y, np.arange(60_000), y == 0, ["a", "b"])
     assert found.q < 0.01
     assert not found.flagged
 
@@ -91,7 +91,7 @@ def test_rows_of_one_unit_are_no_separate_proof():
         unit = np.repeat(np.arange(30), 20)
         y, column = rng.integers(0, 2, 30)[unit], rng.integers(0, 6, 30).astype(str)[unit]
         separate, by_unit = (
-            find_suspects({"site": column}, y, each, y == 0, ["a", "b"])[0].flagged for each in (np.arange(600), unit)
+            find_leakage({"site": column}, y, each, y == 0, ["a", "b"])[0].flagged for each in (np.arange(600), unit)
         )
         flagged.append((separate, by_unit))
     assert sum(separate for separate, _ in flagged) >= 6
@@ -105,7 +105,7 @@ def test_a_cell_of_few_units_is_not_called_empty_for_its_many_rows():
     site = np.where(np.arange(200) < 4, "rare", np.where(y == 0, "north", "south"))
     many = np.concatenate([np.arange(200), np.repeat(np.arange(4), 49)])
     found = {
-        name: find_suspects({"site": site[rows]}, y[rows], each[rows], y[rows] > 1, ["a", "b"])[0]
+        name: find_leakage({"site": site[rows]}, y[rows], each[rows], y[rows] > 1, ["a", "b"])[0]
         for name, rows, each in (("units", many, unit), ("rows", np.arange(200), unit))
     }
     assert all(suspect.flagged for suspect in found.values())
@@ -156,6 +156,6 @@ def test_values():
 
 def test_constant_columns_and_a_single_class_are_left_out():
     y = imbalanced(210)
-    assert find_suspects({"same": np.full(210, "x")}, y, np.arange(210), y == 1, ["a", "b"]) == []
+    assert find_leakage({"same": np.full(210, "x")}, y, np.arange(210), y == 1, ["a", "b"]) == []
     column = {"c": np.arange(210) % 2}
-    assert find_suspects(column, np.zeros(210, np.int64), np.arange(210), y == 1, ["a"]) == []
+    assert find_leakage(column, np.zeros(210, np.int64), np.arange(210), y == 1, ["a"]) == []

@@ -24,7 +24,7 @@ from debiaser.auditing.views import VIEWS, PictureView
 from debiaser.data.own.splits import units_per_class
 from debiaser.errors import Problem
 
-HEALTHY = Health(skill=0.9, easy_errors=100)
+HEALTHY = Health(skill=0.9, biased_errors=100)
 
 
 def labels(n: int = 600, classes: int = 3, seed: int = 0) -> np.ndarray:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from debiaser.auditing.candidates import MAX_COST, Trial
+from debiaser.auditing.candidates import MAX_COST, Evaluation
 from debiaser.auditing.examine import Examined, Plan, examine
 from debiaser.auditing.existing_model import examine_answers, examine_model
 from debiaser.auditing.export import export_model, write_evaluation
 from debiaser.auditing.findings import Findings, choose, rows_of, summarise
 from debiaser.auditing.inputs import Changed, Subject, own_of, prepare
-from debiaser.auditing.marks import apply_confirmed, match_marks
+from debiaser.auditing.marks import apply_marks, match_marks
 from debiaser.auditing.output import keep
 from debiaser.auditing.selection import prove
 from debiaser.auditing.verdict import BIASED
@@ -30,7 +30,7 @@ from debiaser.learn.machine import environment
 
 def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None = None) -> dict[str, Any]:
     """Sentences and a snippet; `options`: what the person named beside the source, `model_dir`: a model made of it."""
-    kind = examined.kinds.kind[examined.pool]
+    kind = examined.diagnosis.kind[examined.pool]
     against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
     steps = [f"Look at the rows that stand out and mark them: {against:,} go against the easy rule."] if against else []
     if wrong:
@@ -144,7 +144,7 @@ def look(subject: Subject, pool: Any, request: Request) -> Examined:
     if request.confirmed:
         match_marks(subject.own, pool, Path(request.confirmed))
     examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
-    return apply_confirmed(examined, Path(request.confirmed)) if request.confirmed else examined
+    return apply_marks(examined, Path(request.confirmed)) if request.confirmed else examined
 
 
 def work_folder(own: OwnData, request: Request) -> Path:
@@ -152,7 +152,7 @@ def work_folder(own: OwnData, request: Request) -> Path:
     return request.out or user_cache("audits") / own.identity
 
 
-def conclude(examined: Examined, request: Request, trial: Trial | None = None, **more: Any) -> Findings:
+def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
     told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
@@ -160,7 +160,7 @@ def conclude(examined: Examined, request: Request, trial: Trial | None = None, *
     summary = {**summarise(examined, chosen), **told, **more, **made}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
-        keep(examined, chosen, findings, request.out, request.redact, trial)
+        keep(examined, chosen, findings, request.out, request.redact, evaluation)
     return findings
 
 
@@ -179,11 +179,11 @@ def debias_source(source: str | Path, request: Request) -> Findings:
         pool = np.flatnonzero(own.split != "test")
         examined = look(subject, pool, request)
         train, valid = (own.rows(part).numpy() for part in ("train", "valid"))
-        trial, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost)
+        evaluation, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost)
         folder = work_folder(own, request) / "model"
-        export_model(folder, subject, examined, trial, more["repair"])
-        write_evaluation(folder.parent / "evaluation.json", subject, trial, more["repair"])
-        return conclude(examined, request, trial, **more, model_dir=str(folder))
+        export_model(folder, subject, examined, evaluation, more["repair"])
+        write_evaluation(folder.parent / "evaluation.json", subject, evaluation, more["repair"])
+        return conclude(examined, request, evaluation, **more, model_dir=str(folder))
 
 
 def audit(

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.auditing.crossval import ALPHA, Desk, Vector
+from debiaser.auditing.crossval import ALPHA, Trainer, Vector
 from debiaser.auditing.estimates import FEWEST_UNITS, resampled_means
 from debiaser.auditing.examine import STRENGTH, Examined
 from debiaser.auditing.inputs import (
@@ -23,7 +23,7 @@ from debiaser.auditing.inputs import (
     file_of,
     with_texts,
 )
-from debiaser.auditing.jobs import Answers, Job, Rows, run
+from debiaser.auditing.jobs import Job, Predictions, Rows, run
 from debiaser.auditing.views import View
 from debiaser.data.cache import ArrayCache
 from debiaser.data.own import OwnData
@@ -36,7 +36,7 @@ from debiaser.report.tables import signed, with_interval
 
 
 @dataclass(frozen=True, eq=False)
-class Exchanged:
+class Copies:
     """All n rows and, after them, a copy of each examined one; labels of both; `place` (n,) of a row among these."""
 
     material: Material
@@ -48,27 +48,27 @@ class Exchanged:
         return replace(job, material=self.material, y=self.y, train=len(self.place) + self.place[job.train])
 
 
-def exchange(examined: Examined, view: View) -> Exchanged | None:
+def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     """The rows and copies that have this property of others: found on disk, finished, or made.
 
     None for pictures that a whole network learns from: copies in their full size would fill the disk.
     """
-    subject, desk, pool = examined.subject, examined.desk, examined.pool
-    donors = draw_donors(subject.own.split[pool], desk.seed)
-    identity = ":".join((desk.material.identity, view.identity, digest((pool.tobytes(), donors.tobytes()))))
+    subject, trainer, pool = examined.subject, examined.trainer, examined.pool
+    donors = draw_donors(subject.own.split[pool], trainer.seed)
+    identity = ":".join((trainer.material.identity, view.identity, digest((pool.tobytes(), donors.tobytes()))))
 
     def copies(places: Rows) -> Any:
         """The copies of the rows at these places of the pool, as `Subject.read` gives rows."""
         x, given = (subject.read(torch.from_numpy(pool[each])) for each in (places, donors[places]))
         return view.swap(x, given, torch.from_numpy(places))
 
-    if not isinstance(desk.material, WholeMaterial):
+    if not isinstance(trainer.material, WholeMaterial):
         made = with_copies(subject, identity, copies, len(pool))
     elif subject.own.kind == "text":
-        made = with_texts(desk.material, copies(np.arange(len(pool))), identity)
+        made = with_texts(trainer.material, copies(np.arange(len(pool))), identity)
     else:
         return None
-    return Exchanged(made, np.concatenate([desk.y, desk.y[pool]]), examined.place)
+    return Copies(made, np.concatenate([trainer.y, trainer.y[pool]]), examined.place)
 
 
 def draw_donors(split: NDArray[np.str_], seed: int) -> Rows:
@@ -100,23 +100,23 @@ def with_copies(subject: Subject, identity: str, copies: Callable[[Rows], Any], 
 
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
-EXCHANGED = "named property exchanged"
-EASY, PLAIN_PGD = "easy", "plain PGD"
-CONTROLS = (EASY, PLAIN_PGD)  # trained beside the others, never chosen
+COUNTERFACTUAL = "named property exchanged"
+BIASED_MODEL, PLAIN_PGD = "easy", "plain PGD"
+CONTROLS = (BIASED_MODEL, PLAIN_PGD)  # trained beside the others, never chosen
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
-EASY_MISSES = "rows the easy model misses"
+ON_MISCLASSIFIED = "rows the easy model misses"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 MAX_COST = 2.0  # points of accuracy on all rows that a gain elsewhere may cost
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class Training:
     """How to train: draws (n,) in proportion, going on from the easy model (None: by class, from scratch), whether
     pictures are varied, and copies to train on instead of the rows themselves."""
 
     draws: Vector | None = None
     augmented: bool = False
-    copies: Exchanged | None = None
+    copies: Copies | None = None
 
     @property
     def stage(self) -> str:
@@ -127,7 +127,7 @@ class Way:
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
+class Candidate:
     """A way to train: its answers (s, m) to the held-out rows, by seed, and the keys of its models."""
 
     name: str
@@ -137,14 +137,14 @@ class Contender:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Evaluation:
     """All contenders on the same rows; `misses`: which of these the easy model gets wrong; `chosen`: on other rows."""
 
     rows: Rows
     labels: Rows
     unit: Rows
-    misses: NDArray[np.bool_]
-    contenders: dict[str, Contender]
+    misclassified: NDArray[np.bool_]
+    candidates: dict[str, Candidate]
     samples_seen: int
     seeds: int
     chosen: str = VANILLA
@@ -155,83 +155,95 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
-def ways_of(examined: Examined, copies: Exchanged | None) -> dict[str, Way]:
+def candidate_trainings(examined: Examined, copies: Copies | None) -> dict[str, Training]:
     """Everything that is trained, the simplest first: controls, and PGD at every strength; with copies, on these too.
 
     Where kinds are asserted, plain PGD stands beside them.
     """
-    varied = examined.desk.material.augment is not None
-    ways = {VANILLA: Way()}
+    varied = examined.trainer.material.augment is not None
+    trainings = {VANILLA: Training()}
     if varied:
-        ways[AUGMENTED] = Way(augmented=True)
+        trainings[AUGMENTED] = Training(augmented=True)
     if copies is not None:
-        ways[EXCHANGED] = Way(copies=copies)
-    ways |= {named(strength): Way(examined.weight(strength), varied) for strength in STRENGTHS}
+        trainings[COUNTERFACTUAL] = Training(copies=copies)
+    trainings |= {named(strength): Training(examined.weight(strength), varied) for strength in STRENGTHS}
     if copies is not None:
-        ways[f"{named(STRENGTH)}, {EXCHANGED}"] = Way(examined.weight(STRENGTH), varied, copies)
-    if not examined.kinds.abstains and examined.kinds.judge is not None:
-        ways[PLAIN_PGD] = Way(examined.weight(1.0, trusting=False), varied)
-    return ways
+        trainings[f"{named(STRENGTH)}, {COUNTERFACTUAL}"] = Training(examined.weight(STRENGTH), varied, copies)
+    if not examined.diagnosis.abstains and examined.diagnosis.judge is not None:
+        trainings[PLAIN_PGD] = Training(examined.weight(1.0, trusting=False), varied)
+    return trainings
 
 
-def compete(desk: Desk, train: Rows, asked: Rows, ways: dict[str, Way], unit: Rows, seeds: int) -> Trial:
+def train_candidates(
+    trainer: Trainer, train: Rows, asked: Rows, trainings: dict[str, Training], unit: Rows, seeds: int
+) -> Evaluation:
     """Train everything over so many seeds, to its last epoch, weights averaged over it, and ask about these rows."""
-    easy, rest = desk.easy_recipe(len(train)), desk.long_recipe(len(train))
-    whole = replace(rest, epochs=easy.epochs + rest.epochs)  # a control sees as many samples as both stages together
+    short, rest = trainer.biased_recipe(len(train)), trainer.long_recipe(len(train))
+    whole = replace(rest, epochs=short.epochs + rest.epochs)  # a control sees as many samples as both stages together
     biased = [
-        Job("biased", desk.material, desk.y, train, asked, easy, desk.seed + seed, ALPHA) for seed in range(seeds)
+        Job("biased", trainer.material, trainer.y, train, asked, short, trainer.seed + seed, ALPHA)
+        for seed in range(seeds)
     ]
 
-    def job(way: Way, seed: int) -> Job:
-        alone = way.draws is None
-        weight = balancing_weights(desk.y[train]) if way.draws is None else way.draws[train]
+    def job(training: Training, seed: int) -> Job:
+        alone = training.draws is None
+        weight = balancing_weights(trainer.y[train]) if training.draws is None else training.draws[train]
         made = Job(
-            way.stage,
-            desk.material,
-            desk.y,
+            training.stage,
+            trainer.material,
+            trainer.y,
             train,
             asked,
             whole if alone else rest,
-            desk.seed + seed,
+            trainer.seed + seed,
             weight=weight,
-            augment=desk.material.augment if way.augmented else None,
+            augment=trainer.material.augment if training.augmented else None,
             start=None if alone else biased[seed].key,
             averaged=True,
         )
-        return made if way.copies is None else way.copies.in_place_of(made)
+        return made if training.copies is None else training.copies.in_place_of(made)
 
-    jobs = {name: [job(way, seed) for seed in range(seeds)] for name, way in ways.items()}
-    first = {EASY: biased, **{name: jobs[name] for name, way in ways.items() if way.draws is None}}
+    jobs = {name: [job(training, seed) for seed in range(seeds)] for name, training in trainings.items()}
+    first = {
+        BIASED_MODEL: biased,
+        **{name: jobs[name] for name, training in trainings.items() if training.draws is None},
+    }
     second = {name: each for name, each in jobs.items() if name not in first}
-    said = answers_of(first, desk, "controls") | answers_of(second, desk, "debiased")
-    misses = np.mean([each.probability for each in said[EASY]], axis=0).argmax(1) != desk.y[asked]
-    contenders = {name: contender(name, said[name], each) for name, each in {EASY: biased, **jobs}.items()}
-    return Trial(asked, desk.y[asked], unit[asked], misses, contenders, whole.epochs * len(train), seeds)
+    said = answers_of(first, trainer, "controls") | answers_of(second, trainer, "debiased")
+    misclassified = np.mean([each.probability for each in said[BIASED_MODEL]], axis=0).argmax(1) != trainer.y[asked]
+    candidates = {name: candidate(name, said[name], each) for name, each in {BIASED_MODEL: biased, **jobs}.items()}
+    return Evaluation(asked, trainer.y[asked], unit[asked], misclassified, candidates, whole.epochs * len(train), seeds)
 
 
-def answers_of(jobs: dict[str, list[Job]], desk: Desk, stage: str) -> dict[str, list[Answers]]:
+def answers_of(jobs: dict[str, list[Job]], trainer: Trainer, stage: str) -> dict[str, list[Predictions]]:
     """What the models of these jobs say, by name."""
-    flat = run([job for each in jobs.values() for job in each], desk.folder, stage, desk.workers)
+    flat = run([job for each in jobs.values() for job in each], trainer.folder, stage, trainer.workers)
     found = iter(flat)
     return {name: [next(found) for _ in each] for name, each in jobs.items()}
 
 
-def contender(name: str, said: list[Answers], jobs: list[Job]) -> Contender:
+def candidate(name: str, said: list[Predictions], jobs: list[Job]) -> Candidate:
     """The answers of one way to train, over its seeds."""
     answers = np.stack([each.logits.argmax(1) for each in said])
-    return Contender(name, answers, said[0].probability, tuple(job.key for job in jobs))
+    return Candidate(name, answers, said[0].probability, tuple(job.key for job in jobs))
 
 
-def describe(trial: Trial, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None) -> dict[str, Any]:
+def describe(
+    evaluation: Evaluation, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None
+) -> dict[str, Any]:
     """Accuracy in percent, mean and spread over seeds: overall, per class, on easy misses, per real group."""
-    right = trial.contenders[name].answers == trial.labels
-    parts = {classes[k]: trial.labels == k for k in np.unique(trial.labels)}
-    groups = {} if group is None else {str(each): group[trial.rows] == each for each in np.unique(group[trial.rows])}
+    right = evaluation.candidates[name].answers == evaluation.labels
+    parts = {classes[k]: evaluation.labels == k for k in np.unique(evaluation.labels)}
+    groups = (
+        {}
+        if group is None
+        else {str(each): group[evaluation.rows] == each for each in np.unique(group[evaluation.rows])}
+    )
     return {
         "overall": spread(right),
         "per_class": {each: spread(right[:, rows]) for each, rows in parts.items()},
-        "easy_misses": spread(right[:, trial.misses]),
-        "easy_follows": spread(right[:, ~trial.misses]),
+        "easy_misses": spread(right[:, evaluation.misclassified]),
+        "easy_follows": spread(right[:, ~evaluation.misclassified]),
         "groups": {each: spread(right[:, rows]) for each, rows in groups.items()},
     }
 
@@ -245,19 +257,19 @@ def spread(right: NDArray[np.bool_]) -> dict[str, float | None]:
     return {"mean": float(each.mean()), "sd": sd, "rows": right.shape[1]}
 
 
-def difference(trial: Trial, chosen: str, rows: NDArray[np.bool_], seed: int = 0) -> dict[str, Any]:
+def difference(evaluation: Evaluation, chosen: str, rows: NDArray[np.bool_], seed: int = 0) -> dict[str, Any]:
     """The chosen model minus vanilla in points on these held-out rows, an interval over units and seeds, and p."""
     if not rows.any():
         return dict(NOTHING)
     gain = 100.0 * (
-        (trial.contenders[chosen].answers == trial.labels).astype(np.float64)
-        - (trial.contenders[VANILLA].answers == trial.labels)
+        (evaluation.candidates[chosen].answers == evaluation.labels).astype(np.float64)
+        - (evaluation.candidates[VANILLA].answers == evaluation.labels)
     )
-    drawn = resampled_means(gain[:, rows].T, trial.unit[rows], seed)  # (draws, seeds)
+    drawn = resampled_means(gain[:, rows].T, evaluation.unit[rows], seed)  # (draws, seeds)
     stream = np.random.default_rng(seed)
-    seeds = stream.integers(0, trial.seeds, drawn.shape)  # and of the seeds, so many again
+    seeds = stream.integers(0, evaluation.seeds, drawn.shape)  # and of the seeds, so many again
     resampled = np.take_along_axis(drawn, seeds, 1).mean(1)
-    units = len(np.unique(trial.unit[rows]))
+    units = len(np.unique(evaluation.unit[rows]))
     if units < FEWEST_UNITS:
         return {**NOTHING, "difference": float(gain[:, rows].mean()), "rows": int(rows.sum()), "units": units}
     low, high = np.percentile(resampled, [2.5, 97.5])
@@ -271,47 +283,48 @@ def difference(trial: Trial, chosen: str, rows: NDArray[np.bool_], seed: int = 0
     }
 
 
-def verdict(overall: dict[str, Any], misses: dict[str, Any], max_cost: float = MAX_COST) -> tuple[bool, str]:
+def verdict(overall: dict[str, Any], misclassified: dict[str, Any], max_cost: float = MAX_COST) -> tuple[bool, str]:
     """Whether debiasing helped, and the sentence that says so."""
-    everywhere, there = overall["interval"], misses["interval"]
-    told = told_changes(overall, misses)
+    everywhere, there = overall["interval"], misclassified["interval"]
+    told = changes_in_words(overall, misclassified)
     if everywhere[0] is None:
         few = f"{overall['units']:,} held-out units are too few for an interval; {FEWEST_UNITS} are needed"
         return False, f"Debiasing is not shown to help: {told}. {few}."
     if everywhere[0] > 0:
         return True, f"Debiasing helped: {told}."
     if there[0] is not None and there[0] > 0 and overall["difference"] >= -max_cost:
-        return True, f"Debiasing helped on {EASY_MISSES}: {told}."
+        return True, f"Debiasing helped on {ON_MISCLASSIFIED}: {told}."
     if everywhere[1] < 0:
         return False, f"Debiasing did not help, it cost accuracy: {told}."
     return False, f"Debiasing is not shown to help: {told}. The interval includes no change."
 
 
-def told_changes(overall: dict[str, Any], misses: dict[str, Any]) -> str:
+def changes_in_words(overall: dict[str, Any], misclassified: dict[str, Any]) -> str:
     """The differences on all held-out rows and on those the easy model misses, with their intervals."""
-    there = with_interval(misses)
+    there = with_interval(misclassified)
     told = f"{with_interval(overall) or signed(overall['difference'])} points on all held-out rows"
-    return f"{told}, {there} on the {misses['rows']:,} {EASY_MISSES}" if there else told
+    return f"{told}, {there} on the {misclassified['rows']:,} {ON_MISCLASSIFIED}" if there else told
 
 
-def report_trial(trial: Trial, rival: str, own: OwnData, max_cost: float) -> dict[str, Any]:
+def report_evaluation(evaluation: Evaluation, rival: str, own: OwnData, max_cost: float) -> dict[str, Any]:
     """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
 
     The rival is the chosen model or, where that is vanilla, the best of those that were not chosen.
     """
-    told = {name: describe(trial, name, own.classes, own.group) for name in trial.contenders}
-    everywhere = np.ones(len(trial.rows), bool)
+    told = {name: describe(evaluation, name, own.classes, own.group) for name in evaluation.candidates}
+    everywhere = np.ones(len(evaluation.rows), bool)
     for name, each in told.items():
-        each["minus_vanilla"] = None if name == VANILLA else difference(trial, name, everywhere)
+        each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
     overall = told[rival]["minus_vanilla"]
-    misses = difference(trial, rival, trial.misses)
-    helped, words = verdict(overall, misses, max_cost)
-    if trial.chosen == VANILLA:
+    misclassified = difference(evaluation, rival, evaluation.misclassified)
+    helped, words = verdict(overall, misclassified, max_cost)
+    if evaluation.chosen == VANILLA:
         helped = False
-        words = f"Debiasing was not chosen; on the held-out rows {rival} changed {told_changes(overall, misses)}."
+        told_change = changes_in_words(overall, misclassified)
+        words = f"Debiasing was not chosen; on the held-out rows {rival} changed {told_change}."
     before, after = told.pop(VANILLA), told.pop(rival)
-    test = {**overall, "on": "all held-out rows", "easy_misses": misses}
+    test = {**overall, "on": "all held-out rows", "easy_misses": misclassified}
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped}
     sides = {"before": {VANILLA: before}, "after": {rival: after}}
-    repair = {**facts, **sides, "sentence": words, "seeds": trial.seeds, "samples_seen": trial.samples_seen}
-    return {**facts, "repair": {**repair, "chosen": trial.chosen, "cost": None}}
+    repair = {**facts, **sides, "sentence": words, "seeds": evaluation.seeds, "samples_seen": evaluation.samples_seen}
+    return {**facts, "repair": {**repair, "chosen": evaluation.chosen, "cost": None}}

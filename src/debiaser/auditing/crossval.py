@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.auditing.inputs import Material
-from debiaser.auditing.jobs import Answers, Job, Rows, answer_inputs, read_model, run
+from debiaser.auditing.jobs import Job, Predictions, Rows, probabilities, read_model, run
 from debiaser.data.augment import Augmentation
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.recipe import Recipe
@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Desk:
+class Trainer:
     """Where models are trained: on what, split into which folds (-1: never asked), by how many processes."""
 
     material: Material
@@ -32,7 +32,7 @@ class Desk:
     workers: int = 1
     seed: int = 0
     epochs: int | None = None  # of every training, instead of what its recipe says
-    haste: int = 0  # which of the easy recipes, the longest first
+    recipe_number: int = 0  # which of the easy recipes, the longest first
 
     @property
     def rows(self) -> Rows:
@@ -48,9 +48,9 @@ class Desk:
         """About how many rows a model is trained on."""
         return len(self.rows) * (len(self.folds) - 1) // len(self.folds) if len(self.folds) > 1 else len(self.rows)
 
-    def easy_recipe(self, rows: int) -> Recipe:
+    def biased_recipe(self, rows: int) -> Recipe:
         """Short and slow, for this many rows."""
-        return self.as_asked(self.material.easy_recipes(rows)[self.haste])
+        return self.as_asked(self.material.biased_recipes(rows)[self.recipe_number])
 
     def long_recipe(self, rows: int) -> Recipe:
         """Long enough to learn what can be learnt from this many rows."""
@@ -121,7 +121,7 @@ class Desk:
         return weight
 
 
-def put(said: Answers, seed: int, probability: NDArray[np.float64], score: NDArray[np.float64], y: Rows) -> None:
+def put(said: Predictions, seed: int, probability: NDArray[np.float64], score: NDArray[np.float64], y: Rows) -> None:
     """Write one model's answers where they belong; its scores in units of their mean, so that models agree."""
     probability[seed, said.rows] = said.probability
     norms = said.gradient_norm(y)
@@ -153,42 +153,42 @@ class OutOfFold:
         return np.where(known, np.nan_to_num(self.probability).argmax(1), -1)
 
 
-Panel = Sequence[Sequence[nn.Module]]  # networks by seed and fold
+Models = Sequence[Sequence[nn.Module]]  # networks by seed and fold
 
 
-def read_panel(desk: Desk, said: OutOfFold) -> Panel:
+def read_models(trainer: Trainer, said: OutOfFold) -> Models:
     """The networks that gave these answers, by seed and fold."""
-    return [[read_model(desk.material, desk.folder / key) for key in by_fold] for by_fold in said.keys]
+    return [[read_model(trainer.material, trainer.folder / key) for key in by_fold] for by_fold in said.keys]
 
 
-def ask_panel(desk: Desk, panel: Panel, rows: Rows, entered: Tensor) -> NDArray[np.float64]:
+def predict_changed(trainer: Trainer, panel: Models, rows: Rows, entered: Tensor) -> NDArray[np.float64]:
     """(s, b, k) by seed what networks say about changed inputs (b, ...) of these rows, which none of them ever saw."""
-    probability = np.zeros((len(panel), len(rows), len(desk.material.classes)))
-    for number in np.unique(desk.fold[rows]):
-        mine = np.flatnonzero(desk.fold[rows] == number)
+    probability = np.zeros((len(panel), len(rows), len(trainer.material.classes)))
+    for number in np.unique(trainer.fold[rows]):
+        mine = np.flatnonzero(trainer.fold[rows] == number)
         for seed, by_fold in enumerate(panel):
             model = by_fold[number if len(by_fold) > 1 else 0]  # a single one: scores in sample
-            probability[seed, mine] = answer_inputs(model, entered[mine])
+            probability[seed, mine] = probabilities(model, entered[mine])
     return probability
 
 
-def easy_models(desk: Desk, seeds: int, in_sample: bool = False) -> tuple[Desk, OutOfFold]:
+def train_biased_models(trainer: Trainer, seeds: int, in_sample: bool = False) -> tuple[Trainer, OutOfFold]:
     """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge.
 
     The longer they learn, the fewer rows their scores rest on. The desk that comes back is set to the longest of the
     recipes that leaves them a tenth of the rows, else to the shortest.
     """
-    where = replace(desk, fold=np.where(desk.fold >= 0, 0, -1)) if in_sample else desk
-    for haste, recipe in enumerate(map(desk.as_asked, desk.material.easy_recipes(where.trained_on))):
-        desk = replace(desk, haste=haste)
+    where = replace(trainer, fold=np.where(trainer.fold >= 0, 0, -1)) if in_sample else trainer
+    for recipe_number, recipe in enumerate(map(trainer.as_asked, trainer.material.biased_recipes(where.trained_on))):
+        trainer = replace(trainer, recipe_number=recipe_number)
         said = where.out_of_fold("easy", [where.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
-        score = said.score[desk.rows]
+        score = said.score[trainer.rows]
         if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
             break
-    return desk, said
+    return trainer, said
 
 
-def plain_models(desk: Desk, seeds: int) -> OutOfFold:
+def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:
     """Models that learn what they can from class-balanced draws: V."""
-    recipe, weight = desk.plain_recipe(desk.trained_on), desk.balanced()
-    return desk.out_of_fold("plain", [desk.jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)])
+    recipe, weight = trainer.plain_recipe(trainer.trained_on), trainer.balanced()
+    return trainer.out_of_fold("plain", [trainer.jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.crossval import Desk, OutOfFold, Vector, ask_panel, read_panel
+from debiaser.auditing.crossval import OutOfFold, Trainer, Vector, predict_changed, read_models
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.jobs import Rows
@@ -50,7 +50,7 @@ def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
     return float((recall.mean() - guess) / max(1 - guess, 1e-12))
 
 
-def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: str) -> list[Trouble]:
+def check(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], change: str) -> list[Trouble]:
     """What is wrong with the easy and the plain model's out-of-fold answers; `change`: how to get better inputs."""
     found = []
     if above_chance(plain == y, y) < WEAK:
@@ -61,7 +61,7 @@ def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: st
                 change,
             )
         )
-    elif above_chance(easy == y, y) < WEAK:
+    elif above_chance(biased == y, y) < WEAK:
         found.append(
             Trouble(
                 "The easy model is hardly better than always naming one class.",
@@ -69,7 +69,7 @@ def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: st
                 "Train it longer: --epochs with a larger number.",
             )
         )
-    errors = int((easy != y).sum())
+    errors = int((biased != y).sum())
     if errors < FEW:
         found.append(
             Trouble(
@@ -80,7 +80,7 @@ def check(y: Rows, easy: Rows, plain: Rows, classes: tuple[str, ...], change: st
         )
     for number, name in enumerate(classes):
         mine = y == number
-        if mine.any() and (easy[mine] == number).mean() < COLLAPSED and above_chance(easy == y, y) >= WEAK:
+        if mine.any() and (biased[mine] == number).mean() < COLLAPSED and above_chance(biased == y, y) >= WEAK:
             found.append(
                 Trouble(
                     f"The easy model almost never answers '{name}' where that is the label.",
@@ -103,14 +103,14 @@ KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 
 
 @dataclass(frozen=True, eq=False)
-class Kinds:
+class Diagnosis:
     """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it.
 
     judge: what the judging models say, None where there was nothing to judge; noise (s,): the share of
     wrong labels among missed rows that it was found with; abstains: why no kind is asserted, empty where kinds are.
     """
 
-    missed: NDArray[np.bool_]
+    misclassified: NDArray[np.bool_]
     wrong_by_seed: NDArray[np.float64]
     kind: NDArray[np.str_]
     judge: OutOfFold | None = None
@@ -126,61 +126,63 @@ class Kinds:
     def trust(self) -> Vector:
         """(n,) what a row's weight in training is multiplied by: less for likely mislabelled rows, never nothing."""
         if self.abstains or self.judge is None:
-            return np.ones(len(self.missed))
-        return np.where(self.missed, np.maximum(1 - self.wrong, LEAST), 1.0)
+            return np.ones(len(self.misclassified))
+        return np.where(self.misclassified, np.maximum(1 - self.wrong, LEAST), 1.0)
 
 
-def judge_kinds(desk: Desk, easy: OutOfFold, seeds: int) -> Kinds:
+def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
     """What the rows that the easy model misses are, by models that see these rows more often than they are.
 
     One step of nu and pi for each training. Steps to the fixed point under one model would end at pi = 1 wherever it is
     not yet sure of the rows that go against the rule, and no later model would see these more often than noise.
     """
-    inside = desk.fold >= 0
-    missed = inside & (easy.answer != desk.y)
-    wrong = np.repeat(np.where(missed, 0.5, 0.0)[None], seeds, 0)
-    if not missed.any() or not (inside & ~missed).any():
-        return Kinds(missed, wrong, np.where(inside, np.where(missed, "unsure", "aligned"), ""))
-    recipe = desk.judge_recipe(desk.trained_on)
+    inside = trainer.fold >= 0
+    misclassified = inside & (biased.answer != trainer.y)
+    wrong = np.repeat(np.where(misclassified, 0.5, 0.0)[None], seeds, 0)
+    if not misclassified.any() or not (inside & ~misclassified).any():
+        return Diagnosis(misclassified, wrong, np.where(inside, np.where(misclassified, "unsure", "aligned"), ""))
+    recipe = trainer.judge_recipe(trainer.trained_on)
     judge: OutOfFold | None = None
     for training in range(TRAININGS):
-        noise = wrong[:, missed].mean(1)
+        noise = wrong[:, misclassified].mean(1)
         jobs = []
         for seed in range(seeds):
             start = None if judge is None else judge.keys[seed]
-            weight = judging_weights(desk, missed, wrong[seed])
-            jobs.append(desk.jobs("judge", recipe, seed, weight=weight, start=start))
-        judge = desk.out_of_fold("judge" if training == 0 else "judge again", jobs)
+            weight = judging_weights(trainer, misclassified, wrong[seed])
+            jobs.append(trainer.jobs("judge", recipe, seed, weight=weight, start=start))
+        judge = trainer.out_of_fold("judge" if training == 0 else "judge again", jobs)
         for seed, said in enumerate(judge.probability_by_seed):
-            against, right = likelihoods(said[missed], easy.probability[missed], desk.y[missed])
-            wrong[seed, missed] = posterior(noise[seed], against, right)
-    return Kinds(missed, wrong, name_kinds(inside, missed, wrong), judge, noise)
+            against, right = likelihoods(
+                said[misclassified], biased.probability[misclassified], trainer.y[misclassified]
+            )
+            wrong[seed, misclassified] = posterior(noise[seed], against, right)
+    return Diagnosis(misclassified, wrong, name_kinds(inside, misclassified, wrong), judge, noise)
 
 
-def judging_weights(desk: Desk, missed: NDArray[np.bool_], wrong: Vector) -> Vector:
+def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: Vector) -> Vector:
     """(n,) draws: class-balanced over rows the easy model gets right, and a share over those it misses.
 
     The share shrinks until the draws rest on enough rows.
     """
-    outside = desk.balanced(~missed)
-    doubted = np.where(missed, np.maximum(1 - wrong, LEAST), 0.0)
+    outside = trainer.balanced(~misclassified)
+    doubted = np.where(misclassified, np.maximum(1 - wrong, LEAST), 0.0)
     outside, doubted = outside / outside.sum(), doubted / doubted.sum()
     share = SHARE
     while True:
         weight: Vector = (1 - share) * outside + share * doubted
-        if effective_sample_size(weight) > EFFECTIVE * len(desk.rows) or share < 0.01:
+        if effective_sample_size(weight) > EFFECTIVE * len(trainer.rows) or share < 0.01:
             return weight
         share *= 0.8
 
 
-def likelihoods(judge: Vector, easy: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
+def likelihoods(judge: Vector, biased: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
     """(m,) Ln, were the label wrong: sum over c other than y of d[c] pb[c] / (1 - pb[y]); and Lr = d[y], were it right.
 
     d (m, k): the judging model; pb (m, k): the easy one.
     """
     own = label[:, None]
     right = np.take_along_axis(judge, own, 1)[:, 0]
-    others = easy.copy()
+    others = biased.copy()
     np.put_along_axis(others, own, 0.0, 1)
     return (judge * others).sum(1) / np.maximum(others.sum(1), 1e-12), right
 
@@ -190,11 +192,13 @@ def posterior(noise: float, against: Vector, right: Vector) -> Vector:
     return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
 
 
-def name_kinds(inside: NDArray[np.bool_], missed: NDArray[np.bool_], wrong: NDArray[np.float64]) -> NDArray[np.str_]:
+def name_kinds(
+    inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wrong: NDArray[np.float64]
+) -> NDArray[np.str_]:
     """(n,) aligned, conflicting, mislabelled or unsure; a kind needs all seeds. Empty outside."""
-    kind = np.where(missed, "unsure", "aligned")
-    kind = np.where(missed & (wrong > SURE).all(0), "mislabelled", kind)
-    kind = np.where(missed & (wrong < 1 - SURE).all(0), "conflicting", kind)
+    kind = np.where(misclassified, "unsure", "aligned")
+    kind = np.where(misclassified & (wrong > SURE).all(0), "mislabelled", kind)
+    kind = np.where(misclassified & (wrong < 1 - SURE).all(0), "conflicting", kind)
     return np.where(inside, kind, "")
 
 
@@ -216,7 +220,7 @@ class Planted:
     view: View
     rows: Rows
     donor: Rows
-    easy: Vector
+    biased: Vector
     judge: NDArray[np.float64]
 
 
@@ -243,81 +247,81 @@ class Controls:
         """What the controls showed."""
         if not self.conflicts:
             return "No row could be made on purpose: the easy model follows the rule on none that could take another's."
-        missed = f"the easy model misses {self.found.words()}"
+        fooled = f"the easy model misses {self.found.words()}"
         if self.found.value:
-            missed += f", and {self.conflicts_called.words()} of these would be called mislabelled"
+            fooled += f", and {self.conflicts_called.words()} of these would be called mislabelled"
         return (
             f"Checked on rows made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
-            f"{missed}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
+            f"{fooled}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
         )
 
     @property
     def doubts(self) -> str:
         """Why no kind may be asserted; empty where kinds may."""
-        missed = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
-        if missed < FEW:
+        fooled = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
+        if fooled < FEW:
             return (
-                f"Only {missed:,} rows that were made to go against the rule fooled the easy model; {FEW} are needed "
+                f"Only {fooled:,} rows that were made to go against the rule fooled the easy model; {FEW} are needed "
                 "to check what kinds are called: no kind is asserted."
             )
         if self.conflicts_called.value > TOLERATED:
             return (
-                f"Of {missed:,} rows that were made to go against the rule, {self.conflicts_called.value:.0f}% would "
+                f"Of {fooled:,} rows that were made to go against the rule, {self.conflicts_called.value:.0f}% would "
                 f"have been called mislabelled, more than {TOLERATED:.0f}%: no kind is asserted."
             )
         return ""
 
 
-def plant(subject: Subject, desk: Desk, easy: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
+def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
     """Rows that follow the rule, made to go against it: each takes the view from its donor of another class."""
-    pool = desk.rows
-    follows = np.flatnonzero(easy.answer[pool[pairs.rows]] == desk.y[pool[pairs.rows]])
-    mixed = numpy_stream(desk.seed, "planted").permutation(follows)
+    pool = trainer.rows
+    follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
+    mixed = numpy_stream(trainer.seed, "planted").permutation(follows)
     chosen = np.sort(mixed[:MOST])
     rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
-    easy_panel, judge_panel = read_panel(desk, easy), read_panel(desk, judge)
-    easy_said, judge_said = [], []
+    biased_models, judge_models = read_models(trainer, biased), read_models(trainer, judge)
+    biased_said, judge_said = [], []
     for start in track(range(0, len(rows), BATCH), "planted rows"):
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
-        easy_said.append(ask_panel(desk, easy_panel, rows[part], entered).mean(0))
-        judge_said.append(ask_panel(desk, judge_panel, rows[part], entered))
-    classes = len(desk.material.classes)
+        biased_said.append(predict_changed(trainer, biased_models, rows[part], entered).mean(0))
+        judge_said.append(predict_changed(trainer, judge_models, rows[part], entered))
+    classes = len(trainer.material.classes)
     return Planted(
         view,
         rows,
-        desk.y[donors],
-        np.concatenate([np.zeros((0, classes)), *easy_said]),
+        trainer.y[donors],
+        np.concatenate([np.zeros((0, classes)), *biased_said]),
         np.concatenate([np.zeros((len(judge.keys), 0, classes)), *judge_said], 1),
     )
 
 
-def check_controls(planted: Planted, desk: Desk, easy: OutOfFold, kinds: Kinds, unit: Rows) -> Controls:
+def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagnosis: Diagnosis, unit: Rows) -> Controls:
     """What the rule for kinds calls planted conflicts, and labels that were flipped on rows that follow the rule."""
-    assert kinds.judge is not None
-    assert kinds.noise is not None
-    label = desk.y[planted.rows]
-    missed = planted.easy.argmax(1) != label
-    conflicts = called(planted.easy, planted.judge, label, kinds.noise)[missed]
-    stream, classes = numpy_stream(desk.seed, "planted", "flips"), len(desk.material.classes)
+    assert diagnosis.judge is not None
+    assert diagnosis.noise is not None
+    label = trainer.y[planted.rows]
+    misclassified = planted.biased.argmax(1) != label
+    conflicts = called(planted.biased, planted.judge, label, diagnosis.noise)[misclassified]
+    stream, classes = numpy_stream(trainer.seed, "planted", "flips"), len(trainer.material.classes)
     flipped = (label + stream.integers(1, classes, len(label))) % classes
     flips = called(
-        easy.probability[planted.rows], kinds.judge.probability_by_seed[:, planted.rows], flipped, kinds.noise
+        biased.probability[planted.rows], diagnosis.judge.probability_by_seed[:, planted.rows], flipped, diagnosis.noise
     )
     of_rows = unit[planted.rows]
     return Controls(
         planted.view.name,
         planted.view.title,
         len(label),
-        share(missed, of_rows, desk.seed),
-        share(conflicts, of_rows[missed], desk.seed),
+        share(misclassified, of_rows, trainer.seed),
+        share(conflicts, of_rows[misclassified], trainer.seed),
         len(flips),
-        share(flips, of_rows, desk.seed),
+        share(flips, of_rows, trainer.seed),
     )
 
 
-def called(easy: Vector, judge: NDArray[np.float64], label: Rows, noise: Vector) -> NDArray[np.bool_]:
+def called(biased: Vector, judge: NDArray[np.float64], label: Rows, noise: Vector) -> NDArray[np.bool_]:
     """(m,) whether rows with these labels would be called mislabelled: sure in all seeds."""
-    sure = [posterior(pi, *likelihoods(each, easy, label)) > SURE for pi, each in zip(noise, judge, strict=True)]
+    sure = [posterior(pi, *likelihoods(each, biased, label)) > SURE for pi, each in zip(noise, judge, strict=True)]
     return np.asarray(np.stack(sure).all(0))

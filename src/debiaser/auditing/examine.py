@@ -7,13 +7,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from debiaser.auditing import diagnosis
-from debiaser.auditing.crossval import Desk, OutOfFold, easy_models, plain_models
-from debiaser.auditing.diagnosis import UNNAMED, Controls, Kinds, Planted, check_controls, judge_kinds, plant
+from debiaser.auditing.crossval import OutOfFold, Trainer, train_biased_models, train_plain_models
+from debiaser.auditing.diagnosis import (
+    FEW,
+    UNNAMED,
+    Controls,
+    Diagnosis,
+    Planted,
+    Trouble,
+    above_chance,
+    check,
+    check_controls,
+    diagnose,
+    plant,
+)
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.jobs import Rows
-from debiaser.auditing.leakage import Suspect, find_suspects
+from debiaser.auditing.leakage import Leakage, find_leakage
 from debiaser.auditing.swap_test import SwapTest, find_views, try_swaps
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, Health, fires, verdict
 from debiaser.auditing.views import View
@@ -49,14 +60,14 @@ class Examined:
     property it is found to follow."""
 
     subject: Subject
-    desk: Desk
+    trainer: Trainer
     pool: Rows
-    easy: OutOfFold
+    biased: OutOfFold
     plain: OutOfFold
-    kinds: Kinds
+    diagnosis: Diagnosis
     swaps: SwapTest | Problem
-    suspects: Sequence[Suspect]
-    troubles: list[diagnosis.Trouble]
+    leakage: Sequence[Leakage]
+    troubles: list[Trouble]
     verdict: str
     reasons: list[str]
     model: str
@@ -69,7 +80,7 @@ class Examined:
     @property
     def score(self) -> NDArray[np.float64]:
         """(n,) how strongly a row goes against the easy rule; NaN outside the pool."""
-        return np.asarray(np.maximum(self.easy.score, FLOOR))
+        return np.asarray(np.maximum(self.biased.score, FLOOR))
 
     @property
     def probability(self) -> NDArray[np.float64]:
@@ -90,9 +101,9 @@ class Examined:
         Scores alone may rest on so few rows that the rest is forgotten. Where kinds are asserted, likely mislabelled
         rows weigh less (unless `trusting` is off), never nothing; rows that a person confirmed as such almost nothing.
         """
-        bad = self.confirmed[self.kinds.kind[self.confirmed] == "mislabelled"]
-        trust = self.kinds.trust if trusting else np.ones(len(self.kinds.missed))
-        drawn, even = trust * self.probability, trust * self.desk.balanced()
+        bad = self.confirmed[self.diagnosis.kind[self.confirmed] == "mislabelled"]
+        trust = self.diagnosis.trust if trusting else np.ones(len(self.diagnosis.misclassified))
+        drawn, even = trust * self.probability, trust * self.trainer.balanced()
         weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()
         weight[bad] = np.minimum(weight[bad], FLOOR)
         return np.asarray(weight / weight.sum())
@@ -108,37 +119,37 @@ def examine(subject: Subject, pool: Rows, folder: Path, plan: Plan) -> Examined:
     own, y = subject.own, subject.own.y.numpy()
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], plan.folds, plan.seed)
-    desk = Desk(subject.material, y, fold, folder / "work", plan.workers, plan.seed, plan.epochs)
-    views = find_views(subject, desk, plan.matters)  # before any training: a view that does not exist is a mistake
-    desk, easy = easy_models(desk, plan.seeds, plan.in_sample)
-    plain = plain_models(desk, plan.plain_seeds)
-    kinds = judge_kinds(desk, easy, plan.judge_seeds)
-    missed = easy.answer[pool] != y[pool]
-    troubles = diagnosis.check(y[pool], easy.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)
-    swaps = views if isinstance(views, Problem) else try_swaps(subject, desk, plain, views)
+    trainer = Trainer(subject.material, y, fold, folder / "work", plan.workers, plan.seed, plan.epochs)
+    views = find_views(subject, trainer, plan.matters)  # before any training: a view that does not exist is a mistake
+    trainer, biased = train_biased_models(trainer, plan.seeds, plan.in_sample)
+    plain = train_plain_models(trainer, plan.plain_seeds)
+    diagnosis = diagnose(trainer, biased, plan.judge_seeds)
+    misclassified = biased.answer[pool] != y[pool]
+    troubles = check(y[pool], biased.answer[pool], plain.answer[pool], own.classes, subject.better_inputs)
+    swaps = views if isinstance(views, Problem) else try_swaps(subject, trainer, plain, views)
     unused = {name: values[pool] for name, values in own.columns.items()}
-    suspects = find_suspects(unused, y[pool], own.unit[pool], missed, own.classes, plan.seed)
+    leakage = find_leakage(unused, y[pool], own.unit[pool], misclassified, own.classes, plan.seed)
     told = Health(
-        diagnosis.above_chance(plain.answer[pool] == y[pool], y[pool]),
-        int(missed.sum()),
-        recoverable(easy, kinds, pool, y),
-        [few(each.empty_cells()) for each in suspects if each.flagged and each.empty],
+        above_chance(plain.answer[pool] == y[pool], y[pool]),
+        int(misclassified.sum()),
+        recoverable(biased, diagnosis, pool, y),
+        [few(each.empty_cells()) for each in leakage if each.flagged and each.empty],
     )
     ruling, reasons = verdict(swaps, told) if isinstance(swaps, SwapTest) else (CANNOT_TELL, [str(swaps)])
     named = named_view(views, swaps, ruling)
-    kinds, planted, controls = checked_kinds(subject, desk, easy, kinds, swaps, named)
+    diagnosis, planted, controls = checked_diagnosis(subject, trainer, biased, diagnosis, swaps, named)
     seeds = "one seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
-    how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(desk.folds)} folds, {seeds}"
+    how = "on the rows it was trained on" if plan.in_sample else f"out of fold, {len(trainer.folds)} folds, {seeds}"
     model = f"{subject.material.network}, trained here on this data ({how})."
     return Examined(
         subject=subject,
-        desk=desk,
+        trainer=trainer,
         pool=pool,
-        easy=easy,
+        biased=biased,
         plain=plain,
-        kinds=kinds,
+        diagnosis=diagnosis,
         swaps=swaps,
-        suspects=suspects,
+        leakage=leakage,
         troubles=troubles,
         verdict=ruling,
         reasons=reasons,
@@ -158,20 +169,25 @@ def named_view(views: Sequence[View] | Problem, swaps: SwapTest | Problem, rulin
     return next(view for view in views if view.name == strongest)
 
 
-def checked_kinds(
-    subject: Subject, desk: Desk, easy: OutOfFold, kinds: Kinds, swaps: SwapTest | Problem, view: View | None
-) -> tuple[Kinds, Planted | None, Controls | None]:
+def checked_diagnosis(
+    subject: Subject,
+    trainer: Trainer,
+    biased: OutOfFold,
+    diagnosis: Diagnosis,
+    swaps: SwapTest | Problem,
+    view: View | None,
+) -> tuple[Diagnosis, Planted | None, Controls | None]:
     """The kinds where rows planted by this view bear them out, else none asserted; and the planted rows."""
-    if kinds.judge is None or view is None or isinstance(swaps, Problem):
-        return without_kinds(kinds, UNNAMED), None, None
-    planted = plant(subject, desk, easy, kinds.judge, view, swaps.pairs)
-    controls = check_controls(planted, desk, easy, kinds, subject.own.unit)
-    return without_kinds(kinds, controls.doubts) if controls.doubts else kinds, planted, controls
+    if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
+        return without_kinds(diagnosis, UNNAMED), None, None
+    planted = plant(subject, trainer, biased, diagnosis.judge, view, swaps.pairs)
+    controls = check_controls(planted, trainer, biased, diagnosis, subject.own.unit)
+    return without_kinds(diagnosis, controls.doubts) if controls.doubts else diagnosis, planted, controls
 
 
-def without_kinds(kinds: Kinds, why: str) -> Kinds:
+def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:
     """The same probabilities, no row called anything."""
-    return replace(kinds, kind=np.where(kinds.missed, "unsure", kinds.kind), abstains=why)
+    return replace(diagnosis, kind=np.where(diagnosis.misclassified, "unsure", diagnosis.kind), abstains=why)
 
 
 def few(cells: list[str]) -> str:
@@ -179,18 +195,18 @@ def few(cells: list[str]) -> str:
     return cells[0] + (f" (and {len(cells) - 1:,} more such cells)" if len(cells) > 1 else "")
 
 
-def surely_missed(easy: OutOfFold, missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def confidently_misclassified(biased: OutOfFold, misclassified: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """(n,) rows that the easy model misses while it is confident."""
-    return np.asarray(missed & (np.nan_to_num(easy.probability).max(1) >= CONFIDENT))
+    return np.asarray(misclassified & (np.nan_to_num(biased.probability).max(1) >= CONFIDENT))
 
 
 def many(found: NDArray[np.bool_], rows: int) -> bool:
     """Whether these are too many to be strays."""
-    return bool(found.sum() >= max(diagnosis.FEW, RECOVERABLE * rows))
+    return bool(found.sum() >= max(FEW, RECOVERABLE * rows))
 
 
-def recoverable(easy: OutOfFold, kinds: Kinds, pool: Rows, y: Rows) -> bool:
+def recoverable(biased: OutOfFold, diagnosis: Diagnosis, pool: Rows, y: Rows) -> bool:
     """Whether many rows are confidently missed by the easy model although other rows predict their label."""
-    if kinds.judge is None:
+    if diagnosis.judge is None:
         return False
-    return many(surely_missed(easy, kinds.missed) & (kinds.judge.answer == y), len(pool))
+    return many(confidently_misclassified(biased, diagnosis.misclassified) & (diagnosis.judge.answer == y), len(pool))

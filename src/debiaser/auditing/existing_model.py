@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from debiaser.auditing import diagnosis
-from debiaser.auditing.crossval import Desk, OutOfFold
-from debiaser.auditing.diagnosis import Kinds
+from debiaser.auditing.crossval import OutOfFold, Trainer
+from debiaser.auditing.diagnosis import Diagnosis, check
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.examine import Examined
 from debiaser.auditing.findings import Findings, histogram, ranks, rests_on
@@ -23,7 +22,7 @@ from debiaser.auditing.inputs import (
     pictures_of,
     texts_of,
 )
-from debiaser.auditing.leakage import find_suspects
+from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.verdict import CANNOT_TELL
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse, Problem
@@ -46,10 +45,10 @@ def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLik
     lengths = checked_features(features, len(y))
     score = np.maximum(scores(y, probability, lengths), FLOOR)
     answer = probability.argmax(1)
-    missed = answer != y
+    misclassified = answer != y
     unit = np.arange(len(y))
     names = tuple(str(k) for k in range(probability.shape[1]))
-    troubles = [each.plain for each in diagnosis.check(y, answer, answer, names, "Check the order of the rows.")]
+    troubles = [each.plain for each in check(y, answer, answer, names, "Check the order of the rows.")]
     effective = Estimate(effective_sample_size(score / score.sum()), method="1 / sum of squared probabilities")
     summary = {
         "source": "arrays",
@@ -60,17 +59,17 @@ def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLik
         "n": len(y),
         "units": len(y),
         "notes": [rests_on(effective, len(y), "answers").replace("texts", "rows")],
-        "health": {"ok": not troubles, "findings": troubles, "easy_accuracy": share(~missed, unit, seed).plain},
+        "health": {"ok": not troubles, "findings": troubles, "easy_accuracy": share(~misclassified, unit, seed).plain},
         "conflicting_share": None,
         "mislabelled_share": None,
         "effective_sample_size": effective.plain,
         "views": [],
         "unreadable": [],
-        "histogram": histogram(score, missed),
+        "histogram": histogram(score, misclassified),
         "page": None,
         "scores": None,
     }
-    return Findings(summary, rows_of(y, answer, score, missed))
+    return Findings(summary, rows_of(y, answer, score, misclassified))
 
 
 def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | None, folder: Path) -> Examined:
@@ -85,23 +84,26 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
     lengths = checked_features(None if features is None else usable(np.asarray(features), own), len(y))
     score = np.maximum(scores(y, probability, lengths), FLOOR)
     said = OutOfFold(probability[None], score[None], ())
-    missed = said.answer != y
-    kinds = Kinds(
-        missed, np.where(missed, 0.5, 0.0)[None], np.where(missed, "unsure", "aligned"), abstains=ONLY_ANSWERS
+    misclassified = said.answer != y
+    diagnosis = Diagnosis(
+        misclassified,
+        np.where(misclassified, 0.5, 0.0)[None],
+        np.where(misclassified, "unsure", "aligned"),
+        abstains=ONLY_ANSWERS,
     )
     material = shown_material(own, folder)
     subject = Subject(own, material, None, material.inputs.shape[-1])
-    desk = Desk(material, y, np.zeros(len(y), np.int64), folder / "work")
+    trainer = Trainer(material, y, np.zeros(len(y), np.int64), folder / "work")
     return Examined(
         subject=subject,
-        desk=desk,
+        trainer=trainer,
         pool=np.arange(len(y)),
-        easy=said,
+        biased=said,
         plain=said,
-        kinds=kinds,
+        diagnosis=diagnosis,
         swaps=Problem(ONLY_ANSWERS),
-        suspects=find_suspects(own.columns, y, own.unit, missed, own.classes),
-        troubles=diagnosis.check(y, said.answer, said.answer, own.classes, "Check the order of the rows."),
+        leakage=find_leakage(own.columns, y, own.unit, misclassified, own.classes),
+        troubles=check(y, said.answer, said.answer, own.classes, "Check the order of the rows."),
         verdict=CANNOT_TELL,
         reasons=[ONLY_ANSWERS],
         model=examined_line(features),
@@ -142,7 +144,7 @@ def shown_material(own: OwnData, folder: Path) -> Material:
 
 
 def rows_of(
-    y: NDArray[np.int64], answer: NDArray[np.int64], score: NDArray[np.float64], missed: NDArray[np.bool_]
+    y: NDArray[np.int64], answer: NDArray[np.int64], score: NDArray[np.float64], misclassified: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
     """The columns of scores.csv."""
     n = len(y)
@@ -157,7 +159,7 @@ def rows_of(
         "rank": ranks(score),
         "p_conflicting": unknown,
         "p_mislabelled": unknown,
-        "kind": np.where(missed, "unsure", "aligned").astype(object),
+        "kind": np.where(misclassified, "unsure", "aligned").astype(object),
     }
 
 

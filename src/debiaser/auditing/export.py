@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser import __version__
-from debiaser.auditing.candidates import VANILLA, Trial
+from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.examine import Examined
 from debiaser.auditing.inputs import Subject, as_float, new_finetuned, new_network
-from debiaser.auditing.jobs import answer_inputs, read_model
+from debiaser.auditing.jobs import probabilities, read_model
 from debiaser.data.images import Files, Pictures
 from debiaser.data.own import READERS
 from debiaser.data.own.folder import is_picture
@@ -34,11 +34,13 @@ NETWORK = ("network", "features")
 PARTS = ("before", "controls", "after")
 
 
-def export_model(folder: Path, subject: Subject, examined: Examined, trial: Trial, repair: dict[str, Any]) -> None:
+def export_model(
+    folder: Path, subject: Subject, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]
+) -> None:
     """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md."""
     name = repair["chosen"] if repair["helped"] else VANILLA
-    material, contender = examined.desk.material, trial.contenders[name]
-    model = read_model(material, examined.desk.folder / contender.keys[0])
+    material, candidate = examined.trainer.material, evaluation.candidates[name]
+    model = read_model(material, examined.trainer.folder / candidate.keys[0])
     write_tensors(folder / "model.safetensors", dict(model.state_dict()))
     config = {
         "format": FORMAT,
@@ -57,21 +59,25 @@ def export_model(folder: Path, subject: Subject, examined: Examined, trial: Tria
         "data": subject.own.identity,
     }
     write_json(folder / "config.json", config)
-    write_text(folder / "README.md", card(config, examined, trial, repair))
+    write_text(folder / "README.md", card(config, examined, evaluation, repair))
 
 
-def write_evaluation(path: Path, subject: Subject, trial: Trial, repair: dict[str, Any]) -> None:
+def write_evaluation(path: Path, subject: Subject, evaluation: Evaluation, repair: dict[str, Any]) -> None:
     """What the exported model answered to every held-out row: the probabilities by id."""
-    contender = trial.contenders[repair["chosen"] if repair["helped"] else VANILLA]
-    ids = [subject.own.ids[row] for row in trial.rows]
-    write_json(path, dict(zip(ids, contender.probability.round(8).tolist(), strict=True)))
+    candidate = evaluation.candidates[repair["chosen"] if repair["helped"] else VANILLA]
+    ids = [subject.own.ids[row] for row in evaluation.rows]
+    write_json(path, dict(zip(ids, candidate.probability.round(8).tolist(), strict=True)))
 
 
-def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[str, Any]) -> str:
+def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> str:
     """The model card: what it is, how it was chosen, what was measured, what it is not."""
-    contender = trial.contenders[config["method"]]
-    mine = 100 * float((contender.answers[0] == trial.labels).mean())
-    misses = 100 * float((contender.answers[0] == trial.labels)[trial.misses].mean()) if trial.misses.any() else None
+    candidate = evaluation.candidates[config["method"]]
+    mine = 100 * float((candidate.answers[0] == evaluation.labels).mean())
+    misclassified = (
+        100 * float((candidate.answers[0] == evaluation.labels)[evaluation.misclassified].mean())
+        if evaluation.misclassified.any()
+        else None
+    )
     lines = [
         f"# A classifier of {len(config['classes'])} classes, trained with {config['method']}",
         "",
@@ -83,10 +89,10 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         "",
         repair["sentence"],
         "",
-        f"This very model (seed 0) on the {len(trial.rows):,} held-out rows: {mine:.2f}% right"
+        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out rows: {mine:.2f}% right"
         + (
-            f"; {misses:.2f}% on the {int(trial.misses.sum()):,} rows the easy model misses."
-            if misses is not None
+            f"; {misclassified:.2f}% on the {int(evaluation.misclassified.sum()):,} rows the easy model misses."
+            if misclassified is not None
             else "."
         ),
         "",
@@ -94,8 +100,8 @@ def card(config: dict[str, Any], examined: Examined, trial: Trial, repair: dict[
         "| --- | --: | --: | --: |",
         *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
         "",
-        f"Mean and standard deviation over {trial.seeds} seeds, differences with 95% intervals; every model but the "
-        f"easy one saw {trial.samples_seen:,} samples of the training and validation rows.",
+        f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
+        f"the easy one saw {evaluation.samples_seen:,} samples of the training and validation rows.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
         "Nothing was chosen on the held-out rows but whether to export vanilla instead.",
         "",
@@ -120,8 +126,8 @@ def escaped(text: str) -> str:
 
 def card_row(name: str, told: dict[str, Any]) -> str:
     """One line of the card's table."""
-    overall, misses = (spread(told[rows]["mean"], told[rows]["sd"]) for rows in ("overall", "easy_misses"))
-    return f"| {name} | {overall} | {with_interval(told['minus_vanilla'] or {}) or '–'} | {misses} |"
+    overall, misclassified = (spread(told[rows]["mean"], told[rows]["sd"]) for rows in ("overall", "easy_misses"))
+    return f"| {name} | {overall} | {with_interval(told['minus_vanilla'] or {}) or '–'} | {misclassified} |"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +142,7 @@ class Exported:
 
     def probability(self, inputs: Any) -> NDArray[np.float64]:
         """(b, k) for pictures (b, 3, size, size) uint8, or b texts."""
-        return answer_inputs(self.model, self.enter(inputs))
+        return probabilities(self.model, self.enter(inputs))
 
 
 def read_exported(folder: Path, device: str = "cpu") -> Exported:

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.examine import Examined
 from debiaser.auditing.inputs import Material, Subject
-from debiaser.auditing.jobs import Rows, answer_inputs
+from debiaser.auditing.jobs import Rows, probabilities
 from debiaser.auditing.swap_test import SwapTest, binomial_interval
 from debiaser.data.own.rows import first
 from debiaser.io import numpy_stream, write_json, write_text
@@ -30,42 +30,44 @@ LOOKS = 60  # rows, at random, that a person is asked to look at
 
 def looks(examined: Examined) -> Rows:
     """Up to LOOKS of the rows that the easy model misses, at random, the same for the same data."""
-    missed = easy_misses(examined)
-    return np.sort(numpy_stream(examined.desk.seed, "looks").permutation(missed)[:LOOKS])
+    misclassified = misclassified_rows(examined)
+    return np.sort(numpy_stream(examined.trainer.seed, "looks").permutation(misclassified)[:LOOKS])
 
 
-def easy_misses(examined: Examined) -> Rows:
+def misclassified_rows(examined: Examined) -> Rows:
     """The examined rows that the easy model misses, whatever was confirmed about them."""
     pool = examined.pool
-    return np.asarray(pool[examined.easy.answer[pool] != examined.desk.y[pool]])
+    return np.asarray(pool[examined.biased.answer[pool] != examined.trainer.y[pool]])
 
 
 def conflicting_share(examined: Examined) -> Estimate:
     """From 0 to 1. Rows that go against the rule are missed, and not called mislabelled, as often as planted ones are:
     that bounds them above. What a person marked, best in the random looks, bounds them below."""
-    n, missed = len(examined.pool), easy_misses(examined)
-    kinds, controls = examined.kinds, examined.controls
-    high, how = len(missed) / n, ["at most all rows that the easy model misses"]
+    n, misclassified = len(examined.pool), misclassified_rows(examined)
+    diagnosis, controls = examined.diagnosis, examined.controls
+    high, how = len(misclassified) / n, ["at most all rows that the easy model misses"]
     if controls is not None and controls.found.low is not None:
-        called = 0.0 if kinds.abstains else (controls.conflicts_called.high or 0.0) / 100
-        kept = missed[kinds.kind[missed] != "mislabelled"] if not kinds.abstains else missed
+        called = 0.0 if diagnosis.abstains else (controls.conflicts_called.high or 0.0) / 100
+        kept = (
+            misclassified[diagnosis.kind[misclassified] != "mislabelled"] if not diagnosis.abstains else misclassified
+        )
         reached = controls.found.low / 100 * (1 - called)
         high = min(1.0, len(kept) / n / reached) if reached > 0 else 1.0
         how = [f"at most what planted rows allow, of which {controls.found.words()} are missed"]
     low = 0.0
     if len(examined.confirmed):
-        low, words = lower_end(examined, missed)
+        low, words = lower_end(examined, misclassified)
         how.append(words)
-    expected = float(np.where(kinds.missed, 1 - kinds.wrong, 0.0)[examined.pool].mean())
+    expected = float(np.where(diagnosis.misclassified, 1 - diagnosis.wrong, 0.0)[examined.pool].mean())
     high = max(high, low)
-    value = float("nan") if kinds.abstains else float(np.clip(expected, low, high))  # no kinds, no point in between
+    value = float("nan") if diagnosis.abstains else float(np.clip(expected, low, high))  # no kinds, no point in between
     return Estimate(value, low, high, "; ".join(how))
 
 
-def lower_end(examined: Examined, missed: Rows) -> tuple[float, str]:
+def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
     """The least share that the marks allow, and how it was found: every confirmed row counts; the random looks, all
     marked, stand for the rest."""
-    marks, n = examined.kinds.kind, len(examined.pool)
+    marks, n = examined.diagnosis.kind, len(examined.pool)
     seen = examined.confirmed
     counted = int((marks[seen] == "conflicting").sum()) / n
     drawn = looks(examined)
@@ -74,23 +76,23 @@ def lower_end(examined: Examined, missed: Rows) -> tuple[float, str]:
         return counted, f"at least the rows confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
     share = float((marks[looked] == "conflicting").mean())
     units = len(np.unique(examined.subject.own.unit[looked]))  # ten looks at one unit are one look
-    projected = binomial_interval(share, units)[0] * len(missed) / n
+    projected = binomial_interval(share, units)[0] * len(misclassified) / n
     return max(counted, projected), f"at least what {len(looked)} random looks show, {share:.0%} of them conflicting"
 
 
 def mislabelled_share(examined: Examined) -> Estimate:
     """From 0 to 1: expected; from the rows called so, less those that planted conflicts lead one to expect, to all
     that the easy model misses."""
-    kinds, pool = examined.kinds, examined.pool
-    missed: NDArray[np.bool_] = kinds.missed[pool]
-    expected = float(np.where(missed, kinds.wrong[pool], 0.0).mean())
-    low, high = 0.0, max(float(missed.mean()), expected)
-    if not kinds.abstains:
-        named = float((kinds.kind[pool] == "mislabelled").mean())
+    diagnosis, pool = examined.diagnosis, examined.pool
+    misclassified: NDArray[np.bool_] = diagnosis.misclassified[pool]
+    expected = float(np.where(misclassified, diagnosis.wrong[pool], 0.0).mean())
+    low, high = 0.0, max(float(misclassified.mean()), expected)
+    if not diagnosis.abstains:
+        named = float((diagnosis.kind[pool] == "mislabelled").mean())
         amiss = (examined.controls.conflicts_called.high or 0.0) / 100 if examined.controls else 0.0
-        low = max(0.0, named - amiss * float(missed.mean()))
-    how = "no kind is asserted" if kinds.abstains else "from the rows called so, less those called so by mistake"
-    value = float("nan") if kinds.abstains else expected
+        low = max(0.0, named - amiss * float(misclassified.mean()))
+    how = "no kind is asserted" if diagnosis.abstains else "from the rows called so, less those called so by mistake"
+    value = float("nan") if diagnosis.abstains else expected
     return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")
 
 
@@ -116,8 +118,8 @@ class Chosen:
 
 def choose(examined: Examined) -> Chosen:
     """The rows to show: most and least against the rule in every class, likely mislabelled, triplets and looks."""
-    y, score, answer = examined.desk.y, examined.score, examined.easy.answer
-    kind, material = examined.kinds.kind, examined.desk.material
+    y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
+    kind, material = examined.diagnosis.kind, examined.trainer.material
     inside = np.flatnonzero(answer >= 0)
     order = inside[np.argsort(-score[inside], kind="stable")]
     classes = np.unique(y[inside])
@@ -174,7 +176,7 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     if not words:
         return []
     variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
-    probability = answer_inputs(model, enter(variants))
+    probability = probabilities(model, enter(variants))
     answer = probability[0].argmax()
     lost = probability[0, answer] - probability[1:, answer]
     strongest = max(float(np.abs(lost).max()), 1e-12)
@@ -276,9 +278,9 @@ SHOWN = 150  # rows of each kind in the plane of two rules
 
 def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
     """Everything but the rows themselves."""
-    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     y, unit = own.y.numpy(), own.unit
-    right = examined.easy.answer[pool] == y[pool]
+    right = examined.biased.answer[pool] == y[pool]
     effective, place = examined.effective_rows, examined.place
     return {
         "source": own.source,
@@ -290,7 +292,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "units": len(np.unique(unit[pool])),
         "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
         "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined)],
-        "choices": {**examined.subject.choices, "folds": str(len(examined.desk.folds))},
+        "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
         "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
@@ -302,14 +304,14 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         },
         "conflicting_share": conflicting_share(examined).plain,
         "mislabelled_share": mislabelled_share(examined).plain,
-        "kinds": {"asserted": not kinds.abstains, "why": kinds.abstains},
+        "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
         "planted": examined.controls.plain if examined.controls else None,
         "plane": plane(examined),
         "looks": [int(each) for each in place[looks(examined)]],
         "effective_sample_size": effective.plain,
         "untested": [each.plain for each in examined.swaps.untested] if isinstance(examined.swaps, SwapTest) else [],
         "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
-        "suspects": [each.plain for each in examined.suspects],
+        "suspects": [each.plain for each in examined.leakage],
         "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
         "histogram": histogram(examined.score[pool], ~right),
         "repair": None,
@@ -323,7 +325,7 @@ def remarks(examined: Examined) -> list[str]:
     told += [examined.controls.words] if examined.controls else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
-    return told + ([examined.kinds.abstains] if examined.kinds.abstains else [])
+    return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
 
 
 def rests_on(effective: Estimate, n: int, kind: str) -> str:
@@ -344,22 +346,22 @@ def class_facts(name: str, k: int, y: NDArray[np.int64], right: NDArray[np.bool_
 
 def plane(examined: Examined) -> list[dict[str, Any]] | None:
     """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
-    judge, y = examined.kinds.judge, examined.desk.y
+    judge, y = examined.diagnosis.judge, examined.trainer.y
     if judge is None:
         return None
-    stream, pool = numpy_stream(examined.desk.seed, "plane"), examined.pool
-    missed = examined.kinds.missed[pool]
-    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (missed, ~missed)])
-    kinds = examined.kinds.kind[rows].tolist()
-    parts = [(examined.easy.probability[rows], judge.probability[rows], y[rows], kinds)]
+    stream, pool = numpy_stream(examined.trainer.seed, "plane"), examined.pool
+    misclassified = examined.diagnosis.misclassified[pool]
+    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (misclassified, ~misclassified)])
+    diagnosis = examined.diagnosis.kind[rows].tolist()
+    parts = [(examined.biased.probability[rows], judge.probability[rows], y[rows], diagnosis)]
     if (planted := examined.planted) is not None:
         some = slice(None, None, max(1, len(planted.rows) // SHOWN))
         label = y[planted.rows[some]]
-        parts.append((planted.easy[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
+        parts.append((planted.biased[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
     return [
-        {"easy": round(easy, 3), "judge": round(said, 3), "kind": kind}
+        {"easy": round(biased, 3), "judge": round(said, 3), "kind": kind}
         for one, other, label, names in parts
-        for easy, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
+        for biased, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
     ]
 
 
@@ -385,18 +387,18 @@ def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
     """The columns of scores.csv over the examined rows."""
-    own, pool, kinds = examined.subject.own, examined.pool, examined.kinds
+    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     classes = np.array(own.classes, dtype=object)
-    score, missed, wrong = examined.score[pool], kinds.missed[pool], kinds.wrong[pool]
+    score, misclassified, wrong = examined.score[pool], diagnosis.misclassified[pool], diagnosis.wrong[pool]
     return {
         "id": np.array(own.ids, dtype=object)[pool],
         "path": np.array(own.paths, dtype=object)[pool],
         "label": classes[own.y.numpy()[pool]],
-        "predicted": classes[examined.easy.answer[pool]],
+        "predicted": classes[examined.biased.answer[pool]],
         "score": score,
         "probability": examined.probability[pool],
         "rank": ranks(score),
-        "p_conflicting": np.where(missed, 1 - wrong, 0.0),
-        "p_mislabelled": np.where(missed, wrong, 0.0),
-        "kind": kinds.kind[pool].astype(object),
+        "p_conflicting": np.where(misclassified, 1 - wrong, 0.0),
+        "p_mislabelled": np.where(misclassified, wrong, 0.0),
+        "kind": diagnosis.kind[pool].astype(object),
     }

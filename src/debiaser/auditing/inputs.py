@@ -210,7 +210,7 @@ class Material:
         """The network in words."""
         return "SimConv-1 from scratch" if self.pictures else "a head of 256 units on frozen features"
 
-    def easy_recipes(self, rows: int) -> tuple[Recipe, ...]:
+    def biased_recipes(self, rows: int) -> tuple[Recipe, ...]:
         """Short and slow, so that what is easy is learnt and little else; the longest first."""
         if self.pictures:
             return (of_steps(rows, 400, lr=0.02),)
@@ -333,7 +333,7 @@ class WholeMaterial(Material):
     def network(self) -> str:
         return f"{self.listed['encoder']}, all of it trained"
 
-    def easy_recipes(self, rows: int) -> tuple[Recipe, ...]:
+    def biased_recipes(self, rows: int) -> tuple[Recipe, ...]:
         return (of_steps(rows, 100, lr=3e-5, optimizer="adamw", weight_decay=0.01),)
 
     def long_recipe(self, rows: int) -> Recipe:

@@ -136,7 +136,7 @@ def read_job(own: Path) -> Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Predictions:
     """What a model said about the rows it was asked: logits (m, k) and the length of the feature behind each (m,)."""
 
     rows: Rows
@@ -160,20 +160,20 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(torch.from_numpy(logits).double().softmax(1))
 
 
-def read_answers(own: Path) -> Answers | None:
+def read_predictions(own: Path) -> Predictions | None:
     """What the job's model said; None where it is not done, or a file of it is damaged."""
     stored = load_arrays(own / "answers.npz")
     if stored is None:
         return None
     try:
         with safetensors.safe_open(own / "model.safetensors", framework="pt"):  # its header and its length
-            return Answers(stored["rows"], stored["logits"], stored["length"])
+            return Predictions(stored["rows"], stored["logits"], stored["length"])
     except (OSError, KeyError, safetensors.SafetensorError) as error:
         log.warning("the model in %s is gone or damaged (%s); it is trained again", own, error)
         return None
 
 
-def work(own: Path) -> Answers:
+def work(own: Path) -> Predictions:
     """Do the job of this folder."""
     job = read_job(own)
     split = job.material.split(job.y)
@@ -225,7 +225,7 @@ def read_model(material: Material, own: Path) -> nn.Module:
     return model.eval()
 
 
-def ask(model: nn.Module, material: Material, y: Rows, rows: Rows) -> Answers:
+def ask(model: nn.Module, material: Material, y: Rows, rows: Rows) -> Predictions:
     """What a model says about these rows."""
     chosen = material.split(y).subset(torch.from_numpy(rows))
     logits, length = [], []
@@ -233,11 +233,11 @@ def ask(model: nn.Module, material: Material, y: Rows, rows: Rows) -> Answers:
         logits.append(outputs.logits.float().numpy())
         length.append(outputs.features.float().norm(dim=1).numpy())
     if not logits:
-        return Answers(rows, np.zeros((0, len(material.classes)), np.float32), np.zeros(0, np.float32))
-    return Answers(rows, np.concatenate(logits), np.concatenate(length))
+        return Predictions(rows, np.zeros((0, len(material.classes)), np.float32), np.zeros(0, np.float32))
+    return Predictions(rows, np.concatenate(logits), np.concatenate(length))
 
 
-def answer_inputs(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
+def probabilities(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
     """(b, k) probabilities for inputs that are not rows of the data."""
     with evaluating(model):
         parts = [call(model, part) for part in torch.split(inputs, LOOK)]
@@ -249,10 +249,10 @@ def answer_inputs(model: nn.Module, inputs: Tensor) -> NDArray[np.float64]:
 POLL = 0.2  # seconds between looks at the workers' progress
 
 
-def run(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) -> list[Answers]:
+def run(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) -> list[Predictions]:
     """The answers of these jobs, in their order; what was done before is not done again."""
     folders = [folder / job.key for job in jobs]
-    known = [read_answers(own) for own in folders]
+    known = [read_predictions(own) for own in folders]
     missing = [job for job, answers in zip(jobs, known, strict=True) if answers is None]
     if missing:
         total = sum(job.steps for job in jobs)
@@ -267,9 +267,9 @@ def run(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) -> list
     return [answers or finished(own) for answers, own in zip(known, folders, strict=True)]
 
 
-def finished(own: Path) -> Answers:
+def finished(own: Path) -> Predictions:
     """The answers of a job that was just done."""
-    answers = read_answers(own)
+    answers = read_predictions(own)
     if answers is None:
         raise Problem(f"cannot read what was just written to {own}; another process may have removed it: try again")
     return answers

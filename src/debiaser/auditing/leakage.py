@@ -29,7 +29,7 @@ MISSING, OTHERS = "(missing)", "(others)"
 
 
 @dataclass(frozen=True)
-class Suspect:
+class Leakage:
     """A column: how well it tells the label out of fold (percent), what chance gives, p, q (false discovery rate).
 
     values: rows and the easy model's error rate (percent) for each value; empty: values that never go with a label.
@@ -53,14 +53,14 @@ class Suspect:
         return [f"{self.column} '{cell['value']}' never goes with label '{cell['label']}'" for cell in self.empty]
 
 
-def find_suspects(
+def find_leakage(
     columns: Mapping[str, NDArray[Any]],
     y: Rows,
     unit: Rows,
     wrong: NDArray[np.bool_],
     classes: Sequence[str],
     seed: int = 0,
-) -> list[Suspect]:
+) -> list[Leakage]:
     """Every column (n,) that varies, the most telling first; `wrong` (n,): rows that the easy model misses."""
     rows = one_of_each(unit, seed)
     fold = numpy_stream(seed, "suspects", "folds").permutation(len(rows)) % FOLDS
@@ -79,7 +79,7 @@ def find_suspects(
         flagged = bool(q <= RATE and value - chance >= SMALLEST * (1 - chance))
         empty = empty_cells(code, y, unit, names, classes) if flagged else ()
         listed = error_rates(code, wrong, names)
-        found.append(Suspect(name, 100 * value, 100 * chance, p, float(q), flagged, listed, empty))
+        found.append(Leakage(name, 100 * value, 100 * chance, p, float(q), flagged, listed, empty))
     return sorted(found, key=lambda each: (not each.flagged, each.chance - each.balanced_accuracy))
 
 

@@ -22,7 +22,7 @@ class Mark:
     label: str | None = None
 
 
-def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, str], Mark]:
+def read_marks(path: Path, examined: int | None = None) -> dict[tuple[str, str], Mark]:
     """The mark of every row in the file, by ("id" or "row", its value); row numbers are of `examined` rows."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -48,7 +48,7 @@ def read_confirmed(path: Path, examined: int | None = None) -> dict[tuple[str, s
 
 def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
     """The mark of every row in the file, by row number; a file about other data is refused."""
-    marks = read_confirmed(path, len(pool))
+    marks = read_marks(path, len(pool))
     number = {("row", str(place)): int(row) for place, row in enumerate(pool)}
     number |= {("id", name): row for row, name in enumerate(own.ids)}
     foreign = [name for name in marks if name not in number]
@@ -67,14 +67,18 @@ def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
     return {number[name]: mark.word for name, mark in marks.items()}
 
 
-def apply_confirmed(examined: Examined, path: Path) -> Examined:
+def apply_marks(examined: Examined, path: Path) -> Examined:
     """The same rows with the kinds that a person confirmed."""
     found = match_marks(examined.subject.own, examined.pool, path)
     marks = {row: mark for row, mark in found.items() if examined.place[row] >= 0}  # held-out rows are not examined
-    kinds = examined.kinds
-    kind, wrong, missed = kinds.kind.copy().astype(object), kinds.wrong_by_seed.copy(), kinds.missed.copy()
+    diagnosis = examined.diagnosis
+    kind, wrong, misclassified = (
+        diagnosis.kind.copy().astype(object),
+        diagnosis.wrong_by_seed.copy(),
+        diagnosis.misclassified.copy(),
+    )
     for row, mark in marks.items():
-        kind[row], missed[row] = mark, mark != "aligned"
+        kind[row], misclassified[row] = mark, mark != "aligned"
         wrong[:, row] = float(mark == "mislabelled")
-    named = replace(kinds, kind=kind.astype(str), wrong_by_seed=wrong, missed=missed)
-    return replace(examined, kinds=named, confirmed=np.array(list(marks), np.int64))
+    named = replace(diagnosis, kind=kind.astype(str), wrong_by_seed=wrong, misclassified=misclassified)
+    return replace(examined, diagnosis=named, confirmed=np.array(list(marks), np.int64))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.candidates import VANILLA, Trial
+from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.examine import Examined
 from debiaser.auditing.findings import (
     Chosen,
@@ -32,7 +32,12 @@ STRIPS = 4  # swaps that are shown of each view
 
 
 def keep(
-    examined: Examined, chosen: Chosen, findings: Findings, folder: Path, redact: frozenset[str], trial: Trial | None
+    examined: Examined,
+    chosen: Chosen,
+    findings: Findings,
+    folder: Path,
+    redact: frozenset[str],
+    evaluation: Evaluation | None,
 ) -> None:
     """Write everything; the page last. Files and folders that we make are for their owner, a folder of theirs stays."""
     make_folder(folder)
@@ -41,9 +46,9 @@ def keep(
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
     write_weights(folder / "weights.csv", findings.rows["id"], examined.weight()[examined.pool])
     if examined.subject.own.kind == "image":
-        keep_pictures(examined, chosen, folder, trial)
+        keep_pictures(examined, chosen, folder, evaluation)
     else:
-        keep_texts(examined, chosen, folder, trial)
+        keep_texts(examined, chosen, folder, evaluation)
     write_findings(findings, folder)
     write_audit_page(folder, redact)
 
@@ -61,32 +66,34 @@ def small(pictures: torch.Tensor) -> NDArray[np.uint8]:
     return pictures.permute(0, 2, 3, 1).contiguous().numpy()
 
 
-def easy_model(examined: Examined, row: int) -> torch.nn.Module:
+def biased_model(examined: Examined, row: int) -> torch.nn.Module:
     """The easy model that never saw this row."""
-    fold = 0 if len(examined.easy.keys[0]) == 1 else int(examined.desk.fold[row])
-    return read_model(examined.desk.material, examined.desk.folder / examined.easy.keys[0][fold])
+    fold = 0 if len(examined.biased.keys[0]) == 1 else int(examined.trainer.fold[row])
+    return read_model(examined.trainer.material, examined.trainer.folder / examined.biased.keys[0][fold])
 
 
-def debiased_model(examined: Examined, trial: Trial | None) -> torch.nn.Module | None:
+def debiased_model(examined: Examined, evaluation: Evaluation | None) -> torch.nn.Module | None:
     """The first debiased model, where there is one."""
-    if trial is None or trial.chosen == VANILLA:
+    if evaluation is None or evaluation.chosen == VANILLA:
         return None
-    return read_model(examined.desk.material, examined.desk.folder / trial.contenders[trial.chosen].keys[0])
+    return read_model(
+        examined.trainer.material, examined.trainer.folder / evaluation.candidates[evaluation.chosen].keys[0]
+    )
 
 
-def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:
+def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, evaluation: Evaluation | None) -> None:
     """pictures.npz and swaps.npz."""
     arrays: dict[str, NDArray[Any]] = {
         "rows": examined.place[chosen.shown],
         "picture": show(examined, chosen.shown),
-        "probability_easy": examined.easy.probability[chosen.shown].astype(np.float32),
+        "probability_easy": examined.biased.probability[chosen.shown].astype(np.float32),
     }
-    if examined.easy.keys and len(chosen.looked):
-        subject, model = examined.subject, debiased_model(examined, trial)
+    if examined.biased.keys and len(chosen.looked):
+        subject, model = examined.subject, debiased_model(examined, evaluation)
         pictures = [subject.read(torch.tensor([row])) for row in chosen.looked]  # one at a time: a network may be large
         arrays["heat_rows"] = examined.place[chosen.looked]
-        easy = (easy_model(examined, row) for row in chosen.looked)
-        looks = [input_gradients(subject, *each) for each in zip(easy, pictures, strict=True)]
+        biased = (biased_model(examined, row) for row in chosen.looked)
+        looks = [input_gradients(subject, *each) for each in zip(biased, pictures, strict=True)]
         arrays["heat_easy"] = np.concatenate(looks)
         if model is not None:
             arrays["heat_debiased"] = np.concatenate([input_gradients(subject, model, each) for each in pictures])
@@ -100,7 +107,7 @@ def strips(examined: Examined, swaps: SwapTest) -> dict[str, NDArray[Any]]:
 
     Swaps that the model followed come first.
     """
-    pool, y = examined.pool, examined.desk.y
+    pool, y = examined.pool, examined.trainer.y
     kept: dict[str, list[NDArray[Any]]] = {name: [] for name in ("view", "original", "donor", "swapped", "answers")}
     for view in VIEWS:
         if view.name not in swaps.answers:
@@ -118,20 +125,20 @@ def strips(examined: Examined, swaps: SwapTest) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate(parts) for name, parts in kept.items() if parts}
 
 
-def keep_texts(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | None) -> None:
+def keep_texts(examined: Examined, chosen: Chosen, folder: Path, evaluation: Evaluation | None) -> None:
     """texts.json: the texts that are shown, and which words the models go by."""
     subject, shown = examined.subject, chosen.shown
     texts = texts_of(subject.own, torch.from_numpy(shown))
-    debiased = debiased_model(examined, trial)
+    debiased = debiased_model(examined, evaluation)
     looked = set(chosen.looked.tolist())
     kept = {}
     for row, place, text in zip(shown.tolist(), examined.place[shown].tolist(), texts, strict=True):
-        words = row in looked and bool(examined.easy.keys)
+        words = row in looked and bool(examined.biased.keys)
         kept[str(place)] = {
             "text": text,
-            "easy": word_weights(easy_model(examined, row), text, subject.enter) if words else [],
+            "easy": word_weights(biased_model(examined, row), text, subject.enter) if words else [],
             "debiased": word_weights(debiased, text, subject.enter) if words and debiased else None,
-            "probability_easy": examined.easy.probability[row].tolist(),
+            "probability_easy": examined.biased.probability[row].tolist(),
             "probability_debiased": None,
         }
     write_text(folder / "texts.json", json.dumps(kept))
@@ -142,7 +149,7 @@ def keep_texts(examined: Examined, chosen: Chosen, folder: Path, trial: Trial | 
 def text_strips(examined: Examined, swaps: SwapTest) -> dict[str, list[dict[str, Any]]]:
     """By view some swaps, followed ones first: the text, its donor and the swapped text around what changed, and what
     the model answered to each."""
-    pool, y, answers = examined.pool, examined.desk.y, examined.plain.answer
+    pool, y, answers = examined.pool, examined.trainer.y, examined.plain.answer
     rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
     strips: dict[str, list[dict[str, Any]]] = {}
     for view in examined.views:

@@ -13,13 +13,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.candidates import AUGMENTED, CONTROLS, VANILLA, Trial, compete, exchange, report_trial, ways_of
+from debiaser.auditing.candidates import (
+    AUGMENTED,
+    CONTROLS,
+    VANILLA,
+    Evaluation,
+    candidate_trainings,
+    counterfactual_copies,
+    report_evaluation,
+    train_candidates,
+)
 from debiaser.auditing.crossval import Vector
 from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.examine import Examined
 from debiaser.auditing.findings import conflicting_share
 from debiaser.auditing.inputs import WholeMaterial
-from debiaser.auditing.jobs import Rows, answer_inputs, read_model
+from debiaser.auditing.jobs import Rows, probabilities, read_model
 from debiaser.auditing.swap_test import BATCH, SwapTest, swaps_of
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
@@ -31,22 +40,25 @@ from debiaser.progress import track
 NEVER = 100.0  # percent: there is no share of cases from which it pays
 
 
-def price(trial: Trial, chosen: str, seed: int = 0) -> dict[str, Any] | None:
+def price(evaluation: Evaluation, chosen: str, seed: int = 0) -> dict[str, Any] | None:
     """Gain and cost in points, and the share in percent of cases against the rule from which the chosen model is
     better than vanilla: cost / (cost + gain). Intervals over units and seeds; None without rows of both kinds."""
-    against = trial.misses
+    against = evaluation.misclassified
     if not against.any() or against.all():
         return None
-    right = {name: (trial.contenders[name].answers == trial.labels).astype(np.float64) for name in (VANILLA, chosen)}
+    right = {
+        name: (evaluation.candidates[name].answers == evaluation.labels).astype(np.float64)
+        for name in (VANILLA, chosen)
+    }
     change = 100 * (right[chosen] - right[VANILLA])  # (s, m)
-    gains = resampled_changes(change, against, trial.unit, seed)
-    costs = -resampled_changes(change, ~against, trial.unit, seed)
+    gains = resampled_changes(change, against, evaluation.unit, seed)
+    costs = -resampled_changes(change, ~against, evaluation.unit, seed)
     gain, cost = float(change[:, against].mean()), -float(change[:, ~against].mean())
     shares = [break_even(*pair) for pair in zip(costs.tolist(), gains.tolist(), strict=True)]
-    method = f"bootstrap over {len(np.unique(trial.unit)):,} units and {trial.seeds} seeds"
+    method = f"bootstrap over {len(np.unique(evaluation.unit)):,} units and {evaluation.seeds} seeds"
 
     def estimate(value: float, values: Any) -> Estimate:
-        if len(np.unique(trial.unit)) < FEWEST_UNITS:
+        if len(np.unique(evaluation.unit)) < FEWEST_UNITS:
             return Estimate(value, method=f"{method}, too few for an interval")
         low, high = np.percentile(values, [2.5, 97.5])
         return Estimate(value, float(low), float(high), method)
@@ -102,7 +114,7 @@ MOST = 1000  # validation rows that are planted
 
 
 @dataclass(frozen=True, eq=False)
-class PlantedTrial:
+class PlantedAnswers:
     """Validation rows, by their places in the trial, that took a property of another class: right (s, p) by model."""
 
     title: str
@@ -140,34 +152,34 @@ class Choice:
         }
 
 
-def plant_trial(examined: Examined, rehearsal: Trial, view: View) -> PlantedTrial | None:
+def plant_validation(examined: Examined, validation: Evaluation, view: View) -> PlantedAnswers | None:
     """What every model answers to validation rows that follow the rule and take this property of another class."""
-    desk, subject = examined.desk, examined.subject
-    stream = numpy_stream(desk.seed, "planted", "validation")
-    places = np.sort(stream.permutation(np.flatnonzero(~rehearsal.misses))[:MOST])
-    labels = rehearsal.labels
+    trainer, subject = examined.trainer, examined.subject
+    stream = numpy_stream(trainer.seed, "planted", "validation")
+    places = np.sort(stream.permutation(np.flatnonzero(~validation.misclassified))[:MOST])
+    labels = validation.labels
     donors = np.array([other_class(labels, labels[each], stream) for each in places], np.int64)
     if not len(places) or (donors < 0).any():
         return None
-    right: dict[str, list[list[NDArray[np.bool_]]]] = {name: [] for name in rehearsal.contenders}
+    right: dict[str, list[list[NDArray[np.bool_]]]] = {name: [] for name in validation.candidates}
     models = {
-        name: [read_model(desk.material, desk.folder / key) for key in each.keys]
-        for name, each in rehearsal.contenders.items()
+        name: [read_model(trainer.material, trainer.folder / key) for key in each.keys]
+        for name, each in validation.candidates.items()
     }
     for start in track(range(0, len(places), BATCH), "planted rows"):
         part = places[start : start + BATCH]
-        rows = rehearsal.rows[part]
+        rows = validation.rows[part]
         x, other = (
-            subject.read(torch.from_numpy(rehearsal.rows[each])) for each in (part, donors[start:][: len(part)])
+            subject.read(torch.from_numpy(validation.rows[each])) for each in (part, donors[start:][: len(part)])
         )
         try:
             entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         except Problem:
             return None
         for name, networks in models.items():
-            right[name].append([answer_inputs(each, entered).argmax(1) == labels[part] for each in networks])
+            right[name].append([probabilities(each, entered).argmax(1) == labels[part] for each in networks])
     joined = {name: np.concatenate([np.stack(each) for each in parts], 1) for name, parts in right.items()}
-    return PlantedTrial(view.title, places, joined)
+    return PlantedAnswers(view.title, places, joined)
 
 
 def other_class(labels: Rows, label: int, stream: np.random.Generator) -> int:
@@ -179,11 +191,11 @@ def other_class(labels: Rows, label: int, stream: np.random.Generator) -> int:
     return int(mine[stream.integers(len(mine))])
 
 
-def choose_model(rehearsal: Trial, planted: PlantedTrial | None, max_cost: float, seed: int = 0) -> Choice:
+def choose_model(validation: Evaluation, planted: PlantedAnswers | None, max_cost: float, seed: int = 0) -> Choice:
     """The simplest candidate within one standard error of the best that costs at most `max_cost` points of accuracy."""
-    names = [name for name in rehearsal.contenders if name not in CONTROLS]
-    drawn, full = resampled_criteria(rehearsal, planted, names, seed)
-    overall = {name: 100 * float((rehearsal.contenders[name].answers == rehearsal.labels).mean()) for name in names}
+    names = [name for name in validation.candidates if name not in CONTROLS]
+    drawn, full = resampled_criteria(validation, planted, names, seed)
+    overall = {name: 100 * float((validation.candidates[name].answers == validation.labels).mean()) for name in names}
     cost = {name: overall[VANILLA] - overall[name] for name in names}
     vetoed = {name: cost[name] > max_cost for name in names}
     everyone = range(len(names))
@@ -196,14 +208,14 @@ def choose_model(rehearsal: Trial, planted: PlantedTrial | None, max_cost: float
             "name": name,
             "criterion": full[number],
             "error": float(drawn[number].std()),
-            "worst_class": 100 * worst_class(rehearsal, name),
+            "worst_class": 100 * worst_class(validation, name),
             "planted": None if planted is None else 100 * float(planted.right[name].mean()),
             "overall": overall[name],
             "vetoed": vetoed[name],
         }
         for number, name in enumerate(names)
     ]
-    told = sentence(rows, chosen, planted, rehearsal)
+    told = sentence(rows, chosen, planted, validation)
     if any(vetoed.values()):
         out = ", ".join(f"{name} ({cost[name]:.1f})" for name in names if vetoed[name])
         told += f" Out, for costing more than {max_cost:g} points of validation accuracy: {out}."
@@ -219,7 +231,9 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     return next(within)
 
 
-def sentence(rows: Sequence[dict[str, Any]], chosen: str, planted: PlantedTrial | None, rehearsal: Trial) -> str:
+def sentence(
+    rows: Sequence[dict[str, Any]], chosen: str, planted: PlantedAnswers | None, validation: Evaluation
+) -> str:
     """What was chosen, and on what."""
     by = (
         f"half by the worst class, half by {len(planted.places):,} of them that were given the {planted.title} of "
@@ -229,47 +243,47 @@ def sentence(rows: Sequence[dict[str, Any]], chosen: str, planted: PlantedTrial 
     )
     of = {row["name"]: row for row in rows}
     return (
-        f"Chosen on {len(rehearsal.rows):,} validation rows, {by}: {chosen} ({of[chosen]['criterion']:.1f}"
+        f"Chosen on {len(validation.rows):,} validation rows, {by}: {chosen} ({of[chosen]['criterion']:.1f}"
         + (f"; {VANILLA} {of[VANILLA]['criterion']:.1f}" if chosen != VANILLA else "")
         + "), the simplest within one standard error of the best."
     )
 
 
-def worst_class(trial: Trial, name: str) -> float:
+def worst_class(evaluation: Evaluation, name: str) -> float:
     """The accuracy on the class where it is lowest, over all seeds."""
-    right = (trial.contenders[name].answers == trial.labels).mean(0)
-    return float(min(right[trial.labels == label].mean() for label in np.unique(trial.labels)))
+    right = (evaluation.candidates[name].answers == evaluation.labels).mean(0)
+    return float(min(right[evaluation.labels == label].mean() for label in np.unique(evaluation.labels)))
 
 
 def resampled_criteria(
-    trial: Trial, planted: PlantedTrial | None, names: Sequence[str], seed: int
+    evaluation: Evaluation, planted: PlantedAnswers | None, names: Sequence[str], seed: int
 ) -> tuple[NDArray[np.float64], list[float]]:
     """(c, draws) the criterion in percent over bootstrap samples of units and seeds, the same for all candidates, and
     (c,) on all rows."""
     drawn, full = [], []
     for name in names:
-        columns = criterion_columns(trial, planted, name)
-        again = resampled_means(columns, trial.unit, seed)
-        drawn.append(criterion(again, trial, planted, resampled_seeds(trial.seeds, len(again), seed)))
-        even = np.full((1, trial.seeds), 1 / trial.seeds)
-        full.append(float(criterion(columns.mean(0, keepdims=True), trial, planted, even)[0]))
+        columns = criterion_columns(evaluation, planted, name)
+        again = resampled_means(columns, evaluation.unit, seed)
+        drawn.append(criterion(again, evaluation, planted, resampled_seeds(evaluation.seeds, len(again), seed)))
+        even = np.full((1, evaluation.seeds), 1 / evaluation.seeds)
+        full.append(float(criterion(columns.mean(0, keepdims=True), evaluation, planted, even)[0]))
     return np.stack(drawn), full
 
 
-def criterion_columns(trial: Trial, planted: PlantedTrial | None, name: str) -> Vector:
+def criterion_columns(evaluation: Evaluation, planted: PlantedAnswers | None, name: str) -> Vector:
     """(m, c) for each class, then for the planted rows: which rows these are, and by seed whether they are right."""
-    right = (trial.contenders[name].answers == trial.labels).astype(np.float64)
-    parts = [np.vstack([mine, right * mine]) for mine in (trial.labels == k for k in np.unique(trial.labels))]
+    right = (evaluation.candidates[name].answers == evaluation.labels).astype(np.float64)
+    parts = [np.vstack([mine, right * mine]) for mine in (evaluation.labels == k for k in np.unique(evaluation.labels))]
     if planted is not None:
-        moved = np.zeros((1 + trial.seeds, len(trial.rows)))
+        moved = np.zeros((1 + evaluation.seeds, len(evaluation.rows)))
         moved[0, planted.places], moved[1:, planted.places] = 1.0, planted.right[name]
         parts.append(moved)
     return np.concatenate(parts).T
 
 
-def criterion(means: Vector, trial: Trial, planted: PlantedTrial | None, turns: Vector) -> Vector:
+def criterion(means: Vector, evaluation: Evaluation, planted: PlantedAnswers | None, turns: Vector) -> Vector:
     """(b,) in percent, from means of the columns (b, c) and shares of the seeds (b, s)."""
-    parts = means.reshape(len(means), -1, 1 + trial.seeds)
+    parts = means.reshape(len(means), -1, 1 + evaluation.seeds)
     accuracy = (parts[..., 1:] * turns[:, None]).sum(2) / np.maximum(parts[..., 0], 1e-12)
     accuracy = np.where(parts[..., 0] > 0, accuracy, 1.0)  # a class that a sample does not hold is not its worst
     if planted is None:
@@ -282,44 +296,46 @@ def criterion(means: Vector, trial: Trial, planted: PlantedTrial | None, turns: 
 
 def prove(
     examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float
-) -> tuple[Trial, dict[str, Any]]:
+) -> tuple[Evaluation, dict[str, Any]]:
     """The trial on held-out rows, its model chosen on the validation rows, and what `debias` adds to an audit.
 
     Once the choice is made validation rows are rows to learn from like the others: everything is trained again.
     """
-    own, desk = examined.subject.own, examined.desk
+    own, trainer = examined.subject.own, examined.trainer
     view = examined.named
-    ways = ways_of(examined, exchange(examined, view) if view else None)
-    rehearsal = compete(desk, train, valid, ways, own.unit, seeds)
-    choice = choose_model(rehearsal, plant_trial(examined, rehearsal, view) if view else None, max_cost, desk.seed)
-    if isinstance(desk.material, WholeMaterial):  # what costs hours is trained again only where it is compared
-        ways = {name: ways[name] for name in (VANILLA, choice.rival)}
-    trial = compete(desk, np.union1d(train, valid), held_out, ways, own.unit, seeds)
-    trial = replace(trial, chosen=choice.chosen)
-    more = report_trial(trial, choice.rival, own, max_cost)
-    paid = price(trial, choice.rival, desk.seed)
+    trainings = candidate_trainings(examined, counterfactual_copies(examined, view) if view else None)
+    validation = train_candidates(trainer, train, valid, trainings, own.unit, seeds)
+    choice = choose_model(
+        validation, plant_validation(examined, validation, view) if view else None, max_cost, trainer.seed
+    )
+    if isinstance(trainer.material, WholeMaterial):  # what costs hours is trained again only where it is compared
+        trainings = {name: trainings[name] for name in (VANILLA, choice.rival)}
+    evaluation = train_candidates(trainer, np.union1d(train, valid), held_out, trainings, own.unit, seeds)
+    evaluation = replace(evaluation, chosen=choice.chosen)
+    more = report_evaluation(evaluation, choice.rival, own, max_cost)
+    paid = price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
         paid["sentence"] = (
             f"{paid['sentence'][:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%."
         )
-    after = [each.plain for each in reliances_after(examined, rehearsal, choice.rival)]
+    after = [each.plain for each in reliances_after(examined, validation, choice.rival)]
     more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
     more["selection"], more["price"] = choice.plain, paid
-    return trial, more
+    return evaluation, more
 
 
-def reliances_after(examined: Examined, rehearsal: Trial, name: str) -> Sequence[Any]:
+def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Sequence[Any]:
     """How far this model's first seed follows each property, asked on validation rows."""
     if not isinstance(examined.swaps, SwapTest):
         return ()
-    desk, contender = examined.desk, rehearsal.contenders[name]
-    model = read_model(desk.material, desk.folder / contender.keys[0])
+    trainer, candidate = examined.trainer, validation.candidates[name]
+    model = read_model(trainer.material, trainer.folder / candidate.keys[0])
     answers = np.full(len(examined.pool), -1)
-    answers[examined.place[rehearsal.rows]] = contender.answers[0]
+    answers[examined.place[validation.rows]] = candidate.answers[0]
 
     def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
-        return torch.from_numpy(answer_inputs(model, examined.subject.enter(inputs)).argmax(1))
+        return torch.from_numpy(probabilities(model, examined.subject.enter(inputs)).argmax(1))
 
-    test = swaps_of(examined.subject, desk, examined.views, answers, answer)
+    test = swaps_of(examined.subject, trainer, examined.views, answers, answer)
     return test.reliances if isinstance(test, SwapTest) else ()

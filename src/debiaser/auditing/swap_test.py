@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debiaser import __version__
-from debiaser.auditing.crossval import Desk, OutOfFold, ask_panel, read_panel
+from debiaser.auditing.crossval import OutOfFold, Trainer, predict_changed, read_models
 from debiaser.auditing.estimates import CHUNK, DRAWS, Estimate
 from debiaser.auditing.inputs import Subject, pictures_of, texts_of
 from debiaser.auditing.views import VIEWS, View, text_views, with_matters
@@ -381,39 +381,39 @@ def judge(views: Sequence[View], asked: dict[str, Asked], design: Design, seed: 
 ENCODED = 300  # swaps in all where each costs a pass through a large encoder
 
 
-def try_swaps(subject: Subject, desk: Desk, plain: OutOfFold, views: Sequence[View]) -> SwapTest | Problem:
+def try_swaps(subject: Subject, trainer: Trainer, plain: OutOfFold, views: Sequence[View]) -> SwapTest | Problem:
     """The swap test of the plain models on the rows they never saw; the problem, where it cannot be made."""
-    pool, panel = desk.rows, read_panel(desk, plain)
+    pool, panel = trainer.rows, read_models(trainer, plain)
 
     def answer(rows: Tensor, inputs: Any) -> Tensor:
-        said = ask_panel(desk, panel, pool[rows.numpy()], subject.enter(inputs))
+        said = predict_changed(trainer, panel, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    words = repr((__version__, plain.keys, subject.own.identity, [view.name for view in views], desk.seed))
-    kept = desk.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
-    return swaps_of(subject, desk, views, plain.answer[pool], answer, kept)
+    words = repr((__version__, plain.keys, subject.own.identity, [view.name for view in views], trainer.seed))
+    kept = trainer.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
+    return swaps_of(subject, trainer, views, plain.answer[pool], answer, kept)
 
 
 def swaps_of(
     subject: Subject,
-    desk: Desk,
+    trainer: Trainer,
     views: Sequence[View],
     answers: Rows,
     answer: Answer,
     kept: Path | None = None,
 ) -> SwapTest | Problem:
     """The swap test on those rows of the folds whose `answers`, in their order, are right; or the problem with it."""
-    pool = desk.rows
-    limit = None if subject.encoder is None else -(-ENCODED // len(desk.material.classes))
+    pool = trainer.rows
+    limit = None if subject.encoder is None else -(-ENCODED // len(trainer.material.classes))
     try:
         return swap_test(
             views,
             lambda rows: subject.read(torch.from_numpy(pool[rows.numpy()])),
-            desk.y[pool],
+            trainer.y[pool],
             subject.own.unit[pool],
             answers,
             answer,
-            desk.seed,
+            trainer.seed,
             limit,
             kept,
         )
@@ -421,21 +421,21 @@ def swaps_of(
         return problem
 
 
-def find_views(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View] | Problem:
+def find_views(subject: Subject, trainer: Trainer, matters: Sequence[str]) -> Sequence[View] | Problem:
     """What may be swapped, or why nothing can be; a name in `matters` that is no view is raised."""
     try:
-        return views_of(subject, desk, matters)
+        return views_of(subject, trainer, matters)
     except Misuse:
         raise
     except Problem as problem:
         return problem
 
 
-def views_of(subject: Subject, desk: Desk, matters: Sequence[str]) -> Sequence[View]:
+def views_of(subject: Subject, trainer: Trainer, matters: Sequence[str]) -> Sequence[View]:
     """What may be swapped between two rows of this kind of data."""
     if subject.own.kind == "image":
         side = pictures_of(subject.own).largest_side
         return with_matters([replace(view, side=side) for view in VIEWS], matters)
-    pool = desk.rows
+    pool = trainer.rows
     texts = texts_of(subject.own, torch.from_numpy(pool))
-    return with_matters(text_views(texts, desk.y[pool], desk.fold[pool]), matters)
+    return with_matters(text_views(texts, trainer.y[pool], trainer.fold[pool]), matters)

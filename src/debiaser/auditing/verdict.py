@@ -26,7 +26,7 @@ class Health:
     """
 
     skill: float
-    easy_errors: int
+    biased_errors: int
     recoverable: bool = False
     empty: Sequence[str] = ()
 
@@ -86,9 +86,9 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
             reasons.append(f"{followed(each)} That is too uncertain: {each.excess.words(' points')} beyond chance.")
     if test.fewest_eligible < ELIGIBLE:
         reasons.append(f"The model is right on only {test.fewest_eligible:,} rows of a class; {ELIGIBLE} are needed.")
-    if health.easy_errors < FEW:
+    if health.biased_errors < FEW:
         reasons.append(
-            f"The easy model misses only {health.easy_errors:,} rows: a shortcut that goes with the label everywhere "
+            f"The easy model misses only {health.biased_errors:,} rows: a shortcut that goes with the label everywhere "
             "is not ruled out."
         )
     if health.recoverable:
