@@ -97,7 +97,7 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
     assert not np.array_equal(before[~mine], after[~mine])
 
 
-@pytest.mark.parametrize(("noise", "haste"), [(0.05, 2), (1.0, 0)])
+@pytest.mark.parametrize(("noise", "recipe_number"), [(0.05, 2), (1.0, 0)])
 def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
     tmp_path: Path, noise: float, recipe_number: int
 ) -> None:
