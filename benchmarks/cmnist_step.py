@@ -25,8 +25,7 @@ from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
 from debiaser.paper import experiment
 from debiaser.paper.spec import new_spec
-from debiaser.paper.speed.timing import Times, Way, interleaved, ratio, typical
-from debiaser.paper.speed.ways import stock_simconv1
+from debiaser.paper.speed import Times, Way, interleaved, ratio, stock_simconv1, typical
 
 BATCH, SIDE = 128, 1024
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"ours": SimConv1, "stock layers": stock_simconv1}
@@ -76,9 +75,9 @@ def rows_of(times: Times, work: dict[str, float], steps: int) -> list[dict[str, 
         found.append(
             {
                 "layers": name,
-                "times as long as ours": over.median,
-                "lowest": over.low,
-                "highest": over.high,
+                "times as long as ours": over["median"],
+                "lowest": over["low"],
+                "highest": over["high"],
                 "step, ms": 1000 * seconds / steps,
                 "GFLOP/s": work[name] / seconds / 1e9,
                 "peak of matrix products, GFLOP/s": peak / 1e9,

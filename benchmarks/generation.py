@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader
 from debiaser.data import DATASETS, Split
 from debiaser.data.benchmarks import bar, gallery
 from debiaser.learn.machine import keep_freed_memory
-from debiaser.paper.speed import timing, ways
-from debiaser.paper.speed.timing import Spread, in_fresh_process
+from debiaser.paper.speed import Opened, in_fresh_process, jpegs, spread
 
 SIZE, BATCH, WORKERS = 224, 32, 2
 RHO = {"mbmnist": 0.1, "ccifar": 0.01}
@@ -57,7 +56,7 @@ def starts(name: str, data: Path) -> dict[str, Any]:
     return found
 
 
-class Normalised(ways.Opened):
+class Normalised(Opened):
     """One picture at a time: opened, resized and scaled by Pillow, then normalised."""
 
     def __getitem__(self, row: int) -> torch.Tensor:
@@ -76,7 +75,7 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
     """
     keep_freed_memory()  # as the commands that train do
     torch.set_num_threads(1)  # as in the loader's workers: the threads that decode are our own
-    with timing.jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
+    with jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(paths):
             at = Path(folder, "bar", "test" if number % 8 == 0 else "train", f"{bar.CLASSES[number % 6]}_{number}.jpg")
             at.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +98,8 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
         timed(loader)  # workers start once
         turns = [(timed(loader), ours(), timed(alone)) for _ in range(rounds)]
     return {
-        "wall clock: DataLoader with 2 workers over ours": Spread.of([u[0] / o[0] for u, o, _ in turns]).plain(),
-        "processor time: DataLoader without workers over ours": Spread.of([a[1] / o[1] for _, o, a in turns]).plain(),
+        "wall clock: DataLoader with 2 workers over ours": spread([u[0] / o[0] for u, o, _ in turns]),
+        "processor time: DataLoader without workers over ours": spread([a[1] / o[1] for _, o, a in turns]),
         "pictures per second of processor time, ours": len(own) / float(np.median([o[1] for _, o, _ in turns])),
         "pictures per round": len(own),
     }

@@ -27,7 +27,7 @@ from transformers import BertConfig, BertForSequenceClassification, ResNetConfig
 from debiaser import gradient_norms
 from debiaser.learn.forward import logits_of
 from debiaser.learn.nets import SimConv1
-from debiaser.paper.speed.timing import Way, difference, in_fresh_process, interleaved, peak_mb, ratio
+from debiaser.paper.speed import Way, difference, in_fresh_process, interleaved, peak_mb, ratio
 
 Run = Callable[[], Tensor]
 
@@ -163,9 +163,9 @@ def measured(name: str, rounds: int) -> dict[str, object]:
     found: dict[str, object] = {"samples": len(results["ours"])}
     for way in OTHERS:
         apart = difference(results["ours"], results[way])
-        found[way] = {"times ours": ratio(times, way, "ours").plain(), "largest difference": apart}
-    found["ours over a forward pass"] = ratio(times, "ours", "forward").plain()
-    found[WHOLE] = ratio(times, "ours, whole network", "forward and backward").plain()
+        found[way] = {"times ours": ratio(times, way, "ours"), "largest difference": apart}
+    found["ours over a forward pass"] = ratio(times, "ours", "forward")
+    found[WHOLE] = ratio(times, "ours, whole network", "forward and backward")
     return found
 
 

@@ -26,7 +26,7 @@ def measure(rows: int) -> dict[str, float]:
     import torch
 
     from debiaser import ScoreSampler
-    from debiaser.paper.speed.timing import peak_mb
+    from debiaser.paper.speed import peak_mb
 
     empty = peak_mb() / 1024
     scores = torch.empty(rows).exponential_(generator=torch.Generator().manual_seed(0))

@@ -24,7 +24,7 @@ from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import Shuffle
-from debiaser.paper.speed.timing import Spread
+from debiaser.paper.speed import spread
 
 
 class Steps:
@@ -47,7 +47,7 @@ class Steps:
         return time.perf_counter() - started
 
 
-def compare(benchmark: Benchmark, batch_size: int, steps: int, rounds: int, processes: Processes) -> Spread:
+def compare(benchmark: Benchmark, batch_size: int, steps: int, rounds: int, processes: Processes) -> dict[str, float]:
     """How many times as fast all processes are as one, over the rounds."""
     one, many = Steps(benchmark, batch_size, ALONE), Steps(benchmark, batch_size, processes)
     many.run(5)
@@ -55,7 +55,7 @@ def compare(benchmark: Benchmark, batch_size: int, steps: int, rounds: int, proc
     for _ in range(rounds + 1):
         alone = processes.from_main(lambda: one.run(steps))
         ratios.append(alone / many.run(steps))
-    return Spread.of(ratios[1:])  # the first round warms up
+    return spread(ratios[1:])  # the first round warms up
 
 
 def rows_of(found: dict[str, dict[str, float]]) -> list[dict[str, object]]:

@@ -13,8 +13,7 @@ from conftest import Done
 from debiaser.cli import app
 from debiaser.errors import Misuse
 from debiaser.paper.documents import table as document_table
-from debiaser.paper.speed.claims import CLAIMS, chosen
-from debiaser.paper.speed.timing import Spread, Way, difference, exponent, in_fresh_process, interleaved, ratio
+from debiaser.paper.speed import CLAIMS, Way, chosen, difference, exponent, in_fresh_process, interleaved, ratio, spread
 from debiaser.report.speed import bound, markdown, write_speed_page
 
 
@@ -24,7 +23,7 @@ def test_ways_take_turns_and_a_ratio_is_that_of_a_round() -> None:
     assert len(interleaved(ways, 3)) == 3
     assert order == ["a", "b"] * 3
     times = [{"a": 1.0, "b": 2.0}, {"a": 10.0, "b": 30.0}, {"a": 2.0, "b": 2.0}]
-    assert ratio(times, "b", "a") == Spread(2.0, 1.0, 3.0, 3)
+    assert ratio(times, "b", "a") == {"median": 2.0, "low": 1.0, "high": 3.0, "rounds": 3}
 
 
 def test_seconds_are_scaled_where_a_part_is_timed() -> None:
@@ -44,7 +43,7 @@ def test_the_difference_of_results() -> None:
 
 
 def test_memory_is_that_of_a_fresh_process() -> None:
-    code = "from debiaser.paper.speed.timing import peak_mb as p; a = p(); x = bytearray(150 * 2**20); print(p() - a)"
+    code = "from debiaser.paper.speed import peak_mb as p; a = p(); x = bytearray(150 * 2**20); print(p() - a)"
     assert 120 < float(in_fresh_process("-c", code)) < 200
 
 
@@ -86,16 +85,16 @@ def test_a_page_that_cannot_be_is_told_before_the_work(
 
 
 def test_a_bound_is_kept_or_not() -> None:
-    claim = {"at_most": 1.08, "ratios": {"two": Spread(1.05, 1.0, 1.2, 5).plain()}}
+    claim = {"at_most": 1.08, "ratios": {"two": spread([1.05, 1.0, 1.2])}}
     assert bound(claim).endswith("measured 1.050: kept.")
     assert bound(claim | {"at_most": 1.01}).endswith("not kept.")
 
 
 def test_the_documents_show_every_alternative(tmp_path: Path) -> None:
-    spread = Spread(2.0, 1.5, 3.0, 3).plain()
+    ratios = spread([2.0, 1.5, 3.0])
     claim = {"title": "Scoring", "at_most": None, "seconds": {"ours": 0.1, "a | loop": 0.2}, "differences": {}}
-    claim |= {"ratios": {"a | loop": spread}, "peak_mb": {"ours": 10.0, "a | loop": 20.0}}
-    whole = {"title": "PGD", "at_most": 1.08, "seconds": {"ours": 2.0, "two": 2.0}, "ratios": {"two": spread}}
+    claim |= {"ratios": {"a | loop": ratios}, "peak_mb": {"ours": 10.0, "a | loop": 20.0}}
+    whole = {"title": "PGD", "at_most": 1.08, "seconds": {"ours": 2.0, "two": 2.0}, "ratios": {"two": ratios}}
     growth = {"sizes": [1000, 10**6], "things": {"sampling": {"seconds": [0.1, 100.0], "exponent": 1.0}}}
     facts = dict.fromkeys(("cores", "threads", "debiaser", "torch", "python", "platform"), "x")
     claims = [claim, whole | {"differences": {}, "peak_mb": {}}]
@@ -114,8 +113,8 @@ def test_the_documents_show_every_alternative(tmp_path: Path) -> None:
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    spread = Spread(2.0, 1.5, 3.0, 3).plain()
-    claim = {"title": evil, "at_most": None, "seconds": {"ours": 0.1, evil: 0.2}, "ratios": {evil: spread}}
+    ratios = spread([2.0, 1.5, 3.0])
+    claim = {"title": evil, "at_most": None, "seconds": {"ours": 0.1, evil: 0.2}, "ratios": {evil: ratios}}
     claim |= {"differences": {}, "peak_mb": {"ours": 10.0}}
     facts = dict.fromkeys(("cores", "threads", "debiaser", "torch", "python", "platform"), evil)
     page = write_speed_page({"claims": [claim], "environment": facts, "quick": True}, tmp_path / "page.html")

@@ -358,7 +358,7 @@ def bench(
     from debiaser.cli.console import reporting, show_table
     from debiaser.cli.runs import print_json
     from debiaser.io import make_folder, write_json
-    from debiaser.paper.speed.claims import chosen, measure
+    from debiaser.paper.speed import chosen, measure
     from debiaser.report.speed import table, write_speed_page
 
     if out.is_dir() or out.suffix == ".json":

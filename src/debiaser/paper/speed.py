@@ -1,11 +1,18 @@
-"""The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed."""
+"""What our speed claims rest on: each thing beside its alternatives, measured in one run, in turns, as ratios."""
 
 import itertools
 import math
+import statistics
+import subprocess
+import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,23 +24,140 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset
 
 from debiaser.data.augment import PAPER
+from debiaser.data.benchmarks import digits
 from debiaser.data.images import Files, Pictures
 from debiaser.data.split import Split
-from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
+from debiaser.errors import known
+from debiaser.io import python, surroundings
+from debiaser.learn.engine import Stage, new_optimizer, run_epoch, split_rows, step
 from debiaser.learn.forward import evaluating
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import Supervised
-from debiaser.learn.machine import keep_freed_memory
-from debiaser.learn.nets import SimConv1, new_net
+from debiaser.learn.machine import environment, keep_freed_memory
+from debiaser.learn.nets import FeatureHead, SimConv1, new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Task
 from debiaser.methods.vanilla import Vanilla
-from debiaser.paper.speed import timing
-from debiaser.paper.speed.timing import Way, in_fresh_process
+from debiaser.progress import task
 
-# --- What people write instead: a Dataset that treats one picture at a time with Pillow, stock layers, a plain loop
+Times = list[dict[str, float]]
+STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do a thing; `factor` scales its time where it runs on a part only."""
+
+    run: Callable[[], Any]
+    factor: float = 1
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median of some ratios, the lowest and the highest, and how many they were."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values), "rounds": len(values)}
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def interleaved(ways: Mapping[str, Way], rounds: int, done: Callable[[], None] = lambda: None) -> Times:
+    """The seconds of every way in every round: all of them once, then all of them again.
+
+    What slows the machine for a while slows all of them, and falls out of the ratio of a round.
+    """
+    times: Times = []
+    for _ in range(rounds):
+        times.append({name: seconds(way.run) * way.factor for name, way in ways.items()})
+        done()
+    return times
+
+
+def ratio(times: Times, upper: str, lower: str) -> dict[str, float]:
+    """The seconds of one way over those of another, round by round."""
+    return spread([each[upper] / each[lower] for each in times])
+
+
+def typical(times: Times, name: str) -> float:
+    """The median of its seconds."""
+    return statistics.median(each[name] for each in times)
+
+
+def difference(ours: Any, other: Any) -> float | None:
+    """The largest relative difference of two results, over the rows that both have; None where they are no numbers."""
+    if not (isinstance(ours, Tensor) and isinstance(other, Tensor) and ours.is_floating_point()):
+        return None
+    rows = min(len(ours), len(other))
+    return float((other[:rows].detach() / ours[:rows].detach() - 1).abs().max())
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, in MB.
+
+    Linux's own count where there is one: `ru_maxrss` of a child is at least that of the process that started it.
+    """
+    if STATUS.exists():
+        return int(STATUS.read_text().split("VmHWM:")[1].split()[0]) / 1024
+    import resource
+
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def in_fresh_process(*words: str) -> str:
+    """The last line that `python words...` prints."""
+    line, variables = python(*words), surroundings(OMP_NUM_THREADS=str(torch.get_num_threads()))
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=variables)  # noqa: S603 (our own words)
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """b of the line log t = a + b log n that fits best; 1 is linear."""
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+# What is measured on: coloured digits as often as asked, JPEGs of smooth shapes, a small table of features.
+
+
+def coloured_digits(rows: int) -> Split:
+    """So many rows of coloured digits of 28 pixels: those that ship with scikit-learn, over and over."""
+    train = digits.load(None, 0.05, 0).train
+    place = torch.arange(rows) % len(train)
+    return train.subset(place)
+
+
+def features(rows: int, width: int = 32, classes: int = 10) -> Split:
+    """So many rows of random features with labels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, width, generator=generator)
+    return Split.of(x, torch.randint(0, classes, (rows,), generator=generator))
+
+
+def as_bytes(split: Split) -> np.ndarray:
+    """(n, h, w, 3) its pictures as 8-bit pixels."""
+    x: Tensor = torch.cat([batch.x for batch in split.batches(2000)])
+    return (x * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
+
+
+@contextmanager
+def jpegs(count: int, side: int) -> Iterator[list[str]]:
+    """Paths of so many square JPEGs of smooth shapes with some noise, for as long as it is open."""
+    with TemporaryDirectory(prefix="debiaser-bench-") as folder:
+        rng, paths = np.random.default_rng(0), [str(Path(folder) / f"{number}.jpg") for number in range(count)]
+        noise = rng.normal(0, 6, (side, side, 3)).astype(np.float32)
+        for path in paths:
+            shapes = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side, side))
+            noisy = np.asarray(shapes, np.float32) + np.roll(noise, int(rng.integers(side)), axis=1)
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+        yield paths
+
+
+# What people write instead: a Dataset that treats one picture at a time with Pillow, stock layers, a plain loop.
 
 assert PAPER.crop is not None
 LOW, HIGH = PAPER.crop
@@ -122,6 +246,8 @@ def kornia_augmentation() -> Any | None:
     )
 
 
+# The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed.
+
 Ways = dict[str, Way]
 BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
 
@@ -129,7 +255,7 @@ BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
 @contextmanager
 def training(quick: bool) -> Iterator[Ways]:
     """Training steps with augmentation: ours, the same of stock layers, and a DataLoader that augments with Pillow."""
-    steps, split = (2 if quick else 60), timing.coloured_digits(4 * BATCH if quick else 128 * BATCH)
+    steps, split = (2 if quick else 60), coloured_digits(4 * BATCH if quick else 128 * BATCH)
     yield {
         "ours": Way(our_steps(SimConv1(), split, steps)),
         "the same loop, stock layers": Way(our_steps(stock_simconv1(), split, steps)),
@@ -152,7 +278,7 @@ def our_steps(model: nn.Module, split: Split, steps: int) -> Callable[[], None]:
 
 def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
     """So many steps as people write them: a DataLoader that augments with Pillow, stock layers, a plain loop."""
-    rows = Augmented(timing.as_bytes(split), split.y.numpy())
+    rows = Augmented(as_bytes(split), split.y.numpy())
     loader = DataLoader(rows, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
     model = stock_simconv1().train()
     optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
@@ -170,7 +296,7 @@ def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
 @contextmanager
 def whole(quick: bool) -> Iterator[Ways]:
     """PGD from start to end, and two vanilla trainings, each as long as one of its stages."""
-    split = timing.coloured_digits(2 * BATCH if quick else 20 * BATCH)
+    split = coloured_digits(2 * BATCH if quick else 20 * BATCH)
     recipe = Recipe(epochs=1 if quick else 10, batch_size=BATCH, lr=0.02)
 
     def run(*methods: PGD | Vanilla) -> None:
@@ -185,7 +311,7 @@ def whole(quick: bool) -> Iterator[Ways]:
 def scoring(quick: bool) -> Iterator[Ways]:
     """Per-sample gradient norms in the last layer of SimConv-1."""
     rows = 64 if quick else 4096
-    split, few = timing.coloured_digits(rows), 8 if quick else 128
+    split, few = coloured_digits(rows), 8 if quick else 128
     torch.manual_seed(0)
     model = SimConv1().eval()
     x, y = split.batch(torch.arange(rows)).x, split.y
@@ -278,8 +404,8 @@ def sampling(quick: bool) -> Iterator[Ways]:
 def augmenting(quick: bool) -> Iterator[Ways]:
     """A batch of 28-pixel pictures augmented as in the paper."""
     rows = 16 if quick else 8 * BATCH
-    split = timing.coloured_digits(rows)
-    x, pixels = split.batch(torch.arange(rows)).x, timing.as_bytes(split)
+    split = coloured_digits(rows)
+    x, pixels = split.batch(torch.arange(rows)).x, as_bytes(split)
     generator, rng, layers = torch.Generator(), np.random.default_rng(0), kornia_augmentation()
 
     def by_pillow() -> None:
@@ -297,7 +423,7 @@ def augmenting(quick: bool) -> Iterator[Ways]:
 @contextmanager
 def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
     """JPEG files as batches of 224-pixel floats."""
-    with timing.jpegs(4 if quick else 400 * SIZE // side, side) as paths:
+    with jpegs(4 if quick else 400 * SIZE // side, side) as paths:
         workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
         pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
         loader = DataLoader(Opened(paths, SIZE), PICTURES, num_workers=workers, persistent_workers=not quick)
@@ -321,4 +447,117 @@ def starting(quick: bool) -> Iterator[Ways]:  # noqa: ARG001 (nothing here can b
         "import debiaser": by("-c", "import debiaser"),
         "import torch": by("-c", "import torch"),
         "Python alone": by("-c", ""),
+    }
+
+
+# The claims, and what measuring them gives: one plain dictionary per claim, for JSON and for the page.
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A thing that we say is fast: what it is, its ways, and how often they are measured.
+
+    `at_most`: ours may cost this many times the other; without it, the ratio is the other over ours.
+    """
+
+    title: str
+    ways: Callable[[bool], AbstractContextManager[Ways]]
+    rounds: int = 7
+    at_most: float | None = None
+    memory: bool = True
+
+
+CLAIMS: dict[str, Claim] = {
+    "training": Claim("Training steps, with augmentation", training),
+    "pgd": Claim("PGD from start to end, over two vanilla trainings", whole, 5, at_most=1.08),
+    "scoring": Claim("Per-sample gradient norms", scoring),
+    "sampling": Claim("An epoch of rows drawn by score", sampling),
+    "augmenting": Claim("Augmentation of 28-pixel pictures", augmenting),
+    "decoding": Claim("JPEG files of 224 pixels as batches", decoding),
+    "decoding-large": Claim("JPEG files of 1024 pixels as batches of 224", partial(decoding, side=1024), 5),
+    "start-up": Claim("Start of debiaser --help", starting, 5, memory=False),
+}
+
+SIZES, FEW = (1_000, 10_000, 100_000, 1_000_000), (200, 400)  # numbers of rows to see how cost grows
+
+
+def chosen(only: Sequence[str]) -> list[str]:
+    """The names of the claims that are asked for, all without any; an unknown one is a mistake."""
+    everything = [*CLAIMS, "growth"]
+    for name in only:
+        if name not in everything:
+            raise known("claim", name, everything)
+    return [name for name in everything if not only or name in only]
+
+
+def measure(only: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
+    """What was found for each claim, with the facts of the machine; `quick` shows that it runs, not how fast."""
+    names = chosen(only)
+    found: dict[str, Any] = {"quick": quick, "environment": environment("cpu", 1), "claims": []}
+    for name in names:
+        rounds = len(FEW if quick else SIZES) if name == "growth" else (2 if quick else CLAIMS[name].rounds)
+        with task(name, rounds) as advance:
+            if name == "growth":
+                found["growth"] = growth(quick, advance)
+            else:
+                found["claims"].append({"name": name, **judged(name, rounds, quick, advance)})
+    return found
+
+
+def judged(name: str, rounds: int, quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
+    """The ratios of one claim, seconds, and peak memory of each way."""
+    claim = CLAIMS[name]
+    with claim.ways(quick) as ways:
+        results = {way: each.run() for way, each in ways.items()}  # also warms up
+        times = interleaved(ways, rounds, advance)
+    others = [way for way in results if way != "ours"]
+    apart = {way: difference(results["ours"], results[way]) for way in others}
+    measured = [] if not claim.memory else ["ours"] if quick else list(results)
+    # a process that does only this, once; workers of its own are not counted
+    code = "import sys; from debiaser.paper.speed import run_once; sys.stdout.write(run_once(*sys.argv[1:]))"
+    words = ["quick"] if quick else []
+    return {
+        "title": claim.title,
+        "at_most": claim.at_most,
+        "seconds": {way: typical(times, way) for way in results},
+        "ratios": {way: ratio(times, *(("ours", way) if claim.at_most else (way, "ours"))) for way in others},
+        "differences": {way: each for way, each in apart.items() if each is not None},
+        "peak_mb": {way: float(in_fresh_process("-c", code, name, way, *words)) for way in measured},
+    }
+
+
+def run_once(name: str, way: str, *words: str) -> str:
+    """Peak memory in MB, as text, after running one way of a claim in this process."""
+    with CLAIMS[name].ways("quick" in words) as ways:
+        one: Way = ways[way]
+        ways.clear()
+        one.run()
+        return str(peak_mb())
+
+
+def growth(quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
+    """The seconds of each thing by number of rows, the best of three (of one for the largest), and its exponent."""
+    net = partial(FeatureHead, 32, 10, 64)  # small, so that what surrounds the network is seen to grow, not the network
+    recipe = Recipe(epochs=1, batch_size=256)
+
+    def sample(split: Split) -> None:
+        ScoreSampler(torch.rand(len(split), generator=torch.Generator().manual_seed(0))).draw(0)
+
+    def epoch(split: Split) -> None:
+        objective = Supervised(net())
+        stage = Stage("growth", split, recipe, 0)
+        run_epoch(objective, new_optimizer(recipe, objective), stage, Shuffle(len(split)), 0)
+
+    things = {"scoring": lambda split: gradient_norms(net(), split), "sampling": sample, "training epoch": epoch}
+    sizes = FEW if quick else SIZES
+    found: dict[str, list[float]] = {name: [] for name in things}
+    for size in sizes:
+        split = features(size)
+        for name, thing in things.items():
+            thing(split.subset(torch.arange(min(size, 500))))  # warms up
+            found[name].append(min(seconds(partial(thing, split)) for _ in range(1 if size == SIZES[-1] else 3)))
+        advance()
+    return {
+        "sizes": list(sizes),
+        "things": {name: {"seconds": times, "exponent": exponent(sizes, times)} for name, times in found.items()},
     }

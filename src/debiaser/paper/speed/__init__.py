@@ -1,1 +1,0 @@
-"""What our speed claims rest on: each thing beside its alternatives, measured in one run, in turns, as ratios."""
