@@ -83,7 +83,7 @@ def main() -> None:
             "mbmnist, 56 px, batches of 128": (larger, 128, 4),
         }
         found = {
-            name: compare(benchmark, size, chosen.rows // size // longer, chosen.rounds, processes).plain()
+            name: compare(benchmark, size, chosen.rows // size // longer, chosen.rounds, processes)
             for name, (benchmark, size, longer) in plans.items()
         }
         if processes.main:
