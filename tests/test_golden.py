@@ -1,0 +1,25 @@
+"""What the commands and the public names do is what the golden record says; see golden.py."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from golden import PARTS, RECORD, differences, make, other_machine
+
+KNOWN = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def test_the_record_has_every_part() -> None:
+    assert list(KNOWN["parts"]) == list(PARTS) and RECORD.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_golden(part: str, tmp_path: Path) -> None:
+    elsewhere = other_machine(part, KNOWN["fingerprint"])
+    told = differences(KNOWN["parts"][part], make(part, tmp_path), exact=not elsewhere)
+    if elsewhere:
+        warnings.warn(f"golden record of {part}: bytes were not compared ({'; '.join(elsewhere)})", stacklevel=1)
+    if told:
+        pytest.fail(f"{part} is not as recorded:\n  " + "\n  ".join(told), pytrace=False)
