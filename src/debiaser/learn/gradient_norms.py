@@ -1,5 +1,10 @@
-"""One number per training row: how strongly it goes against what the model has learnt (higher: more)."""
+"""The gradient norm of every sample: how strongly it goes against what the model has learnt (higher: more).
 
+The gradient of cross-entropy in the last layer's weight is the outer product of softmax - onehot and the feature that
+enters the layer. The p-norm of an outer product is the product of the p-norms, so one forward pass gives all of them.
+"""
+
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -9,18 +14,15 @@ from torch import Tensor, nn
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.forward import Outputs, as_batches, device_of, look, random_state_kept
-from debiaser.learn.layerwise import check_norm, norm, whole_norms
 from debiaser.learn.losses import cross_entropy
 
-__all__ = ["Score", "check_norm", "grad_norm", "gradient_norms", "loss_score", "norm", "norms_of", "residual_norm"]
-
 Score: TypeAlias = Callable[[Outputs], Tensor]
+SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
 
 
 def grad_norm(p: float = 2, power: float = 1, bias: bool = False) -> Score:
     """The p-norm, to a power, of the gradient of cross-entropy in the last layer's weight (and bias).
 
-    The gradient is the outer product of residual and feature, so its p-norm is the product of theirs: no backward pass.
     With `bias` the feature is extended by 1.
     """
     check_norm(p, power)
@@ -41,8 +43,27 @@ def residual_norm(p: float = 2, power: float = 1) -> Score:
 
 
 def loss_score(outputs: Outputs) -> Tensor:
-    """(n,) cross-entropy of each row."""
+    """(n,) cross-entropy of each sample."""
     return cross_entropy(outputs.logits, outputs.labels)
+
+
+def norm(x: Tensor, p: float) -> Tensor:
+    """(n,) entrywise p-norm of each row, for every p in (0, inf]; scaled by the largest entry, so nothing overflows."""
+    largest = x.abs().amax(1)
+    if math.isinf(p):
+        return largest
+    safe = torch.where(largest > 0, largest, 1)
+    return largest * ((x / safe[:, None]).abs() ** p).sum(1) ** (1 / p)
+
+
+def check_norm(p: float, power: float) -> None:
+    """Refuse a norm or power that ranks nothing."""
+    if not p > 0:
+        raise Misuse(f"p must be above 0 (inf for the largest entry), got {p:g}")
+    if p < SMALLEST_P:
+        raise Misuse(f"p={p:g} overflows: a norm of n entries grows with n^(1/p); take p of at least {SMALLEST_P:g}")
+    if not (power > 0 and math.isfinite(power)):
+        raise Misuse(f"power must be above 0, got {power:g}")
 
 
 def gradient_norms(
@@ -89,6 +110,8 @@ def norms_of(
     elif head is not None:
         raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
     else:
+        from debiaser.learn.layerwise import whole_norms  # which needs the norm from here
+
         yield from (norms**power for norms in whole_norms(model, batches, parameters, p, chunk, device))
 
 

@@ -1,11 +1,9 @@
-"""Per-sample gradient norms layer by layer: one backward pass to the layers' outputs, a formula for each layer."""
+"""Per-sample gradient norms over any parameters of a network: layer by layer, else by vmap, else one by one."""
 
 import logging
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -18,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.data.split import Batch, each_tensor
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.forward import (
+    CONVOLUTIONS,
     Outputs,
     at_least_single,
     bare,
@@ -27,316 +26,16 @@ from debiaser.learn.forward import (
     modes_kept,
     part_of,
     pieces,
+    watching,
 )
-
-# --- Norms of rows, for every p in (0, inf]
-
-SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
-
-
-def check_norm(p: float, power: float) -> None:
-    """Refuse a norm or power that ranks nothing."""
-    if not p > 0:
-        raise Misuse(f"p must be above 0 (inf for the largest entry), got {p:g}")
-    if p < SMALLEST_P:
-        raise Misuse(f"p={p:g} overflows: a norm of n entries grows with n^(1/p); take p of at least {SMALLEST_P:g}")
-    if not (power > 0 and math.isfinite(power)):
-        raise Misuse(f"power must be above 0, got {power:g}")
-
-
-def norm(x: Tensor, p: float) -> Tensor:
-    """(n,) entrywise p-norm of each row, for every p in (0, inf]; scaled by the largest entry, so nothing overflows."""
-    largest = x.abs().amax(1)
-    if math.isinf(p):
-        return largest
-    safe = torch.where(largest > 0, largest, 1)
-    return largest * ((x / safe[:, None]).abs() ** p).sum(1) ** (1 / p)
-
-
-# --- Per-sample gradients of one layer's parameters, from what entered it (b, ...) and the gradient of what left it
-
-Gradients = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
-
-
-def positions_of_linear(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(b, 1, h, t) what is multiplied and (b, 1, k, t) the gradient of what comes out, by position."""
-    a = entering.reshape(rows, -1, layer.in_features)
-    g = gradient.reshape(rows, -1, layer.out_features)
-    return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
-
-
-def positions_of_convolution(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(b, groups, h, t) the patches and (b, groups, k, t) the gradient of what they give, by position."""
-    if any(layer._reversed_padding_repeated_twice):
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)
-    shape, strides = entering.shape[:2], entering.stride()
-    steps = [dilation * each for dilation, each in zip(layer.dilation, strides[2:], strict=True)]
-    jumps = [stride * each for stride, each in zip(layer.stride, strides[2:], strict=True)]
-    # A view, which the reshape below copies in one go, which F.unfold does not.
-    patches = entering.as_strided((*shape, *layer.kernel_size, *gradient.shape[2:]), (*strides[:2], *steps, *jumps))
-    split = (rows, layer.groups, -1, gradient.shape[2:].numel())
-    return patches.reshape(split), gradient.reshape(split)
-
-
-POSITIONS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Tensor]]] = {
-    nn.Linear: positions_of_linear,
-    nn.Conv1d: positions_of_convolution,
-    nn.Conv2d: positions_of_convolution,
-    nn.Conv3d: positions_of_convolution,
-}
-
-
-def per_channel(layer: Any, entering: Tensor, gradient: Tensor) -> Gradients:
-    """(b, c) of a BatchNorm in eval mode or a GroupNorm."""
-    g = gradient.flatten(2) if gradient.ndim > 2 else gradient[:, :, None]
-    if isinstance(layer, nn.GroupNorm):
-        a = F.group_norm(entering, layer.num_groups, eps=layer.eps).flatten(2)
-    else:
-        a = F.batch_norm(entering, layer.running_mean, layer.running_var, eps=layer.eps)
-        a = a.flatten(2) if a.ndim > 2 else a[:, :, None]
-    return {"weight": torch.einsum("bct,bct->bc", g, a), "bias": g.sum(2)}
-
-
-def per_feature(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
-    """(b, ...) of a LayerNorm or an RMSNorm."""
-    shape = layer.normalized_shape
-    normalise = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
-    a = normalise(entering, shape, eps=layer.eps).reshape(rows, -1, *shape)
-    g = gradient.reshape(rows, -1, *shape)
-    return {"weight": (g * a).sum(1), "bias": g.sum(1)}
-
-
-def of_embedding(layer: nn.Embedding, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
-    """(b, t, h) the rows of the weight's gradient that are not 0: at the first of equal ids, their sum."""
-    ids, g = entering.reshape(rows, -1), gradient.reshape(rows, -1, layer.embedding_dim)
-    if layer.padding_idx is not None:
-        g = g * (ids != layer.padding_idx)[:, :, None]
-    places = torch.arange(ids.shape[1], device=ids.device)
-    first = torch.where(ids[:, :, None] == ids[:, None, :], places, len(places)).amin(2)
-    return {"weight": torch.zeros_like(g).scatter_add(1, first[:, :, None].expand_as(g), g)}
-
-
-def is_known(layer: nn.Module) -> bool:
-    """Whether the formulas here hold for a layer of this kind."""
-    if isinstance(layer, nn.Embedding):
-        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        return layer.running_mean is not None  # else eval mode still mixes the samples of a batch
-    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-
-
-def by_position(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor] | None:
-    """What a weight multiplies and the gradient of what comes out, for layers that multiply."""
-    kind = next((kind for kind in POSITIONS if isinstance(layer, kind)), None)
-    return POSITIONS[kind](layer, entering, gradient, rows) if kind else None
-
-
-def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
-    """(b, ...) the gradient of every parameter of the layer, for each sample."""
-    found = by_position(layer, entering, gradient, rows)
-    if found:
-        a, g = found
-        return {"weight": (g @ a.transpose(2, 3)).flatten(1), "bias": g.sum(3).flatten(1)}
-    if isinstance(layer, nn.Embedding):
-        return of_embedding(layer, entering, gradient, rows)
-    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
-        return per_feature(layer, entering, gradient, rows)
-    return per_channel(layer, entering, gradient)
-
-
-def entries_of(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float) -> Gradients:
-    """(b, m) for every parameter of the layer entries whose p-norm is that of its gradient, the cheapest way."""
-    found = by_position(layer, entering, gradient, rows)
-    if found:
-        a, g = found
-        return {"weight": weight_norm(a, g, p)[:, None], "bias": g.sum(3).flatten(1)}
-    return {name: each.flatten(1) for name, each in gradients(layer, entering, gradient, rows).items()}
-
-
-def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:
-    """(b,) the p-norm of the sum over positions of g a', from (b, groups, h, t) and (b, groups, k, t)."""
-    (groups, h, t), k = a.shape[1:], g.shape[2]
-    if t == 1 and groups == 1:  # rank one
-        return norm(a.flatten(1), p) * norm(g.flatten(1), p)
-    if p == 2 and t * (h + k) < h * k:
-        products = (a.transpose(2, 3) @ a) * (g.transpose(2, 3) @ g)
-        return products.sum((1, 2, 3)).clamp(min=0).sqrt()
-    return norm((g @ a.transpose(2, 3)).flatten(1), p)
-
-
-Chosen: TypeAlias = dict[str, nn.Parameter]
-
-
-class Uncovered(Exception):
-    """A parameter that the formulas by layer do not hold for."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a layer: what entered it, and where in the graph the gradient of what left it is found."""
-
-    layer: nn.Module
-    entering: Tensor
-    version: int
-    edge: GradientEdge
-    leaving: int
-
-
-@dataclass
-class Recorder:
-    """Watches the layers that hold chosen parameters; `shared` are bare ones that every sample of a batch is given."""
-
-    names: dict[nn.Module, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    shared: Chosen = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, model: nn.Module, chosen: Chosen) -> "Recorder":
-        """The recorder for these parameters, if there is a formula for each of them."""
-        found, names = cls(), {id(each): name for name, each in chosen.items()}
-        for path, layer in model.named_modules():
-            for own, each in layer.named_parameters(recurse=False):
-                name = names.get(id(each))
-                if name is None:
-                    continue
-                if is_known(layer):
-                    found.names[layer][own] = name
-                elif each.ndim > 1 and len(each) == 1:  # as the class token and positions of a vision transformer
-                    found.shared[name] = each
-                else:
-                    raise Uncovered(f"no formula for '{own}' of the {type(layer).__name__} '{path}'")
-        return found
-
-    @contextmanager
-    def watching(self, rows: int) -> Iterator[None]:
-        """Inside, every run of a watched layer is kept."""
-
-        def widen(_: nn.Module, ids: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            shared = bool(ids) and len(ids[0]) == 1 < rows  # positions that all samples share, as in BERT
-            return (ids[0].expand(rows, *ids[0].shape[1:]),) if shared else None
-
-        def see(layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], out: Tensor) -> None:
-            if out.requires_grad:
-                entering = (args[0] if args else next(iter(named.values()))).detach()
-                # The edge, not the tensor: what follows may change the tensor in place.
-                self.runs.append(Run(layer, entering, entering._version, get_gradient_edge(out), out.numel()))
-
-        hooks = [layer.register_forward_hook(see, with_kwargs=True) for layer in self.names]
-        hooks += [layer.register_forward_pre_hook(widen) for layer in self.names if isinstance(layer, nn.Embedding)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-
-def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
-    """A scalar whose gradient in the logits is softmax - onehot, exact where softmax is near 1 (autograd's is not)."""
-    rows = len(batch)
-    if logits.numel() % rows or (logits.ndim > 2 and logits.shape[1:].numel() not in logits.shape[1:]):
-        raise Problem(
-            f"the model gives logits of shape {tuple(logits.shape)} for {rows} samples; the scores need one vector "
-            "per sample, (n, classes)"
-        )
-    logits = at_least_single(logits.reshape(rows, -1))
-    check_labels(batch.y, logits.shape[1], batch.rows)
-    return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum()
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The runs of the layers in one pass with the gradients of what left them, and those of the shared parameters."""
-
-    recorder: Recorder
-    leaving: Sequence[Tensor | None]
-    shared: Sequence[Tensor | None]
-
-
-def record(model: nn.Module, chosen: Chosen, batch: Batch) -> Recorded:
-    """One forward and one backward pass that reaches the outputs of the layers, not their weights."""
-    recorder, rows = Recorder.of(model, chosen), len(batch)
-    shared = {
-        name: each.detach().expand(rows, *each.shape[1:]).clone().requires_grad_()
-        for name, each in recorder.shared.items()
-    }
-    with recorder.watching(rows):
-        loss = logit_loss(call(model, batch.x, shared), batch)
-    places: list[Any] = [each.edge for each in recorder.runs] + list(shared.values())
-    if not places:
-        raise Uncovered("no layer that holds a chosen parameter was called")
-    found = list(torch.autograd.grad(loss, places, allow_unused=True))
-    if any(each.entering._version != each.version for each in recorder.runs):
-        raise Uncovered("the input of a layer is changed in place after it")
-    return Recorded(recorder, found[: len(recorder.runs)], found[len(recorder.runs) :])
-
-
-def by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
-    """(b,) norms over the chosen parameters; those used several times, or tied, add up before the norm."""
-    recorded, rows = record(model, chosen, batch), len(batch)
-    recorder = recorded.recorder
-    times = Counter(name for each in recorder.runs for name in recorder.names[each.layer].values())
-    entries = [at_least_single(part).flatten(1) for part in recorded.shared if part is not None]
-    sums: dict[str, Tensor] = {}
-    for each, part in zip(recorder.runs, recorded.leaving, strict=True):
-        if part is None:
-            continue
-        names = recorder.names[each.layer]
-        entering, part = at_least_single(each.entering), at_least_single(part)
-        if all(times[name] == 1 for name in names.values()):
-            found = entries_of(each.layer, entering, part, rows, p)
-            entries += [found[own] for own in names]
-            continue
-        if isinstance(each.layer, nn.Embedding):
-            raise Uncovered(f"the embedding '{names['weight']}' is used more than once")
-        for own, value in gradients(each.layer, entering, part, rows).items():
-            if own in names:
-                sums[names[own]] = sums[names[own]] + value if names[own] in sums else value
-    entries += [norm(each.flatten(1), p)[:, None] for each in sums.values()]
-    return norm(torch.cat(entries, 1), p) if entries else torch.zeros(rows)  # one norm of all: few steps, little time
-
-
-def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> int:
-    """Bytes per sample: what the layers keep and its gradients, and the largest step of a single layer."""
-    kept = largest = 0
-    for each in record(model, chosen, part_of(batch, slice(0, 1))).recorder.runs:
-        window = torch.Size(getattr(each.layer, "kernel_size", ())).numel()
-        explicit = 0 if p == 2 or isinstance(each.layer, nn.Embedding) else each.layer.weight.numel()  # type: ignore[operator]
-        kept += each.entering.numel() + 2 * each.leaving
-        largest = max(largest, window * each.entering.numel() + each.leaving + 4 * explicit)
-    return 4 * 2 * (kept + largest) + 1
-
-
-# --- Per-sample gradient norms over any parameters of a network, in pieces of a batch that fit into memory
+from debiaser.learn.gradient_norms import norm
 
 log = logging.getLogger("debiaser")
+Chosen: TypeAlias = dict[str, nn.Parameter]
+Gradients: TypeAlias = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
 Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
 BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
 PROBE = 8  # samples on which a way is compared with autograd
-
-
-def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
-    """The trainable parameters that are meant, by name."""
-    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    if not isinstance(parameters, str) and not callable(parameters):
-        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
-    if isinstance(parameters, str):
-        chosen = {name: each for name, each in trainable.items() if is_meant(name, parameters)}
-    else:
-        chosen = {name: each for name, each in trainable.items() if parameters(name)}
-    if not chosen:
-        names = list(trainable)
-        listed = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
-        raise Misuse(
-            f"no trainable parameter is meant by parameters={parameters!r}: 'head', 'all', the name of a layer or "
-            f"parameter, a pattern or a function of the name; the trainable ones: {listed or 'none'}"
-        )
-    return chosen
-
-
-def is_meant(name: str, pattern: str) -> bool:
-    """Whether a parameter is meant by "all", by its own or its layer's name, or by a pattern with stars."""
-    return pattern == "all" or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
 
 
 def whole_norms(
@@ -361,6 +60,28 @@ def whole_norms(
         yield norms
 
 
+def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
+    """The trainable parameters that are meant, by name: "all", a parameter's or layer's name, a pattern, a function."""
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not isinstance(parameters, str) and not callable(parameters):
+        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
+
+    def is_meant(name: str) -> bool:
+        if not isinstance(parameters, str):
+            return parameters(name)
+        return parameters == "all" or name.startswith(f"{parameters}.") or fnmatchcase(name, parameters)
+
+    chosen = {name: each for name, each in trainable.items() if is_meant(name)}
+    if not chosen:
+        names = list(trainable)
+        listed = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
+        raise Misuse(
+            f"no trainable parameter is meant by parameters={parameters!r}: 'head', 'all', the name of a layer or "
+            f"parameter, a pattern or a function of the name; the trainable ones: {listed or 'none'}"
+        )
+    return chosen
+
+
 def trackable(batch: Batch) -> Batch:
     """The batch with inputs that autograd may keep: those made in inference mode are copied."""
     x = each_tensor(batch.x, lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
@@ -376,7 +97,7 @@ def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: in
     ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
     alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
     tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
-    for way, needed in ((by_layer, bytes_by_layer), (by_vmap, bytes_by_vmap)):
+    for name, way, needed in (("by layer", by_layer, bytes_by_layer), ("by vmap", by_vmap, bytes_by_vmap)):
         try:
             found = way(model, chosen, few, p)[[0, -1]]
             if torch.allclose(found, alone, rtol=tolerance, atol=0):
@@ -384,8 +105,24 @@ def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: in
             reason = "other norms than autograd's on the first samples"
         except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", WAYS[way], reason)
+        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", name, reason)
     return one_by_one, 1
+
+
+def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """A scalar whose gradient in the logits is softmax - onehot, exact where softmax is near 1 (autograd's is not)."""
+    rows = len(batch)
+    if logits.numel() % rows or (logits.ndim > 2 and logits.shape[1:].numel() not in logits.shape[1:]):
+        raise Problem(
+            f"the model gives logits of shape {tuple(logits.shape)} for {rows} samples; the scores need one vector "
+            "per sample, (n, classes)"
+        )
+    logits = at_least_single(logits.reshape(rows, -1))
+    check_labels(batch.y, logits.shape[1], batch.rows)
+    return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum()
+
+
+# One by one
 
 
 def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
@@ -397,6 +134,9 @@ def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tens
         norms = [norm(at_least_single(part).reshape(1, -1), p) for part in parts if part is not None]
         found.append(norm(torch.stack(norms, 1), p) if norms else loss.new_zeros(1))
     return torch.cat(found)
+
+
+# By vmap
 
 
 def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
@@ -425,4 +165,196 @@ def bytes_by_vmap(_model: nn.Module, chosen: Chosen, batch: Batch, _p: float) ->
     return 4 * 4 * sum(each.numel() for each in chosen.values()) + 100 * sum(sizes)
 
 
-WAYS: dict[Way, str] = {by_layer: "by layer", by_vmap: "by vmap"}
+# By layer: one backward pass that reaches the outputs of the layers, not their weights, and a formula for each layer
+
+
+class Uncovered(Exception):
+    """A parameter that the formulas by layer do not hold for."""
+
+
+@dataclass
+class Run:
+    """One run of a layer: what entered it, where in the graph the gradient of what left it is found, and that one.
+
+    `names` gives the chosen parameters of the layer, by their names in it, the names they have in the network.
+    """
+
+    layer: nn.Module
+    names: dict[str, str]
+    entering: Tensor
+    version: int
+    edge: GradientEdge
+    leaving: int
+    gradient: Tensor | None = None
+
+
+def by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) norms over the chosen parameters; those used several times, or tied, add up before the norm."""
+    (runs, shared), rows = record(model, chosen, batch), len(batch)
+    times = Counter(name for run in runs for name in run.names.values())
+    entries = [at_least_single(part).flatten(1) for part in shared]
+    sums: dict[str, Tensor] = {}
+    for run in runs:
+        if run.gradient is None:
+            continue
+        once = all(times[name] == 1 for name in run.names.values())
+        if not once and isinstance(run.layer, nn.Embedding):
+            raise Uncovered(f"the embedding '{run.names['weight']}' is used more than once")
+        entering, gradient = at_least_single(run.entering), at_least_single(run.gradient)
+        found = gradients(run.layer, entering, gradient, rows, p if once else None)
+        for own, name in run.names.items():
+            if once:
+                entries.append(found[own].flatten(1))
+            else:
+                sums[name] = sums[name] + found[own] if name in sums else found[own]
+    entries += [norm(each.flatten(1), p)[:, None] for each in sums.values()]
+    return norm(torch.cat(entries, 1), p) if entries else torch.zeros(rows)  # one norm of all: few steps, little time
+
+
+def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], list[Tensor]]:
+    """The runs of the layers that hold chosen parameters, and the gradients (b, ...) of those that samples share."""
+    (layers, bare_ones), rows, runs = layers_of(model, chosen), len(batch), list[Run]()
+
+    def see(layer: nn.Module, entering: Tensor, out: Tensor) -> None:
+        if out.requires_grad:
+            entering = entering.detach()  # the edge, not the tensor: what follows may change the tensor in place
+            runs.append(Run(layer, layers[layer], entering, entering._version, get_gradient_edge(out), out.numel()))
+
+    def widen(_: nn.Module, ids: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        shared = bool(ids) and len(ids[0]) == 1 < rows  # positions that all samples share, as in BERT
+        return (ids[0].expand(rows, *ids[0].shape[1:]),) if shared else None
+
+    copies = {
+        name: each.detach().expand(rows, *each.shape[1:]).clone().requires_grad_() for name, each in bare_ones.items()
+    }
+    hooks = [layer.register_forward_pre_hook(widen) for layer in layers if isinstance(layer, nn.Embedding)]
+    try:
+        with watching(layers, see):
+            loss = logit_loss(call(model, batch.x, copies), batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    places: list[Any] = [run.edge for run in runs] + list(copies.values())
+    if not places:
+        raise Uncovered("no layer that holds a chosen parameter was called")
+    found = torch.autograd.grad(loss, places, allow_unused=True)
+    for run, gradient in zip(runs, found, strict=False):
+        run.gradient = gradient
+        if run.entering._version != run.version:
+            raise Uncovered("the input of a layer is changed in place after it")
+    return runs, [each for each in found[len(runs) :] if each is not None]
+
+
+def layers_of(model: nn.Module, chosen: Chosen) -> tuple[dict[nn.Module, dict[str, str]], Chosen]:
+    """The layers with formulas that hold chosen parameters, and bare parameters that every sample is given."""
+    layers: dict[nn.Module, dict[str, str]] = defaultdict(dict)
+    shared: Chosen = {}
+    names = {id(each): name for name, each in chosen.items()}
+    for path, layer in model.named_modules():
+        for own, each in layer.named_parameters(recurse=False):
+            name = names.get(id(each))
+            if name is None:
+                continue
+            if has_formula(layer):
+                layers[layer][own] = name
+            elif each.ndim > 1 and len(each) == 1:  # as the class token and positions of a vision transformer
+                shared[name] = each
+            else:
+                raise Uncovered(f"no formula for '{own}' of the {type(layer).__name__} '{path}'")
+    return layers, shared
+
+
+def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> int:
+    """Bytes per sample: what the layers keep and its gradients, and the largest step of a single layer."""
+    kept = largest = 0
+    for run in record(model, chosen, part_of(batch, slice(0, 1)))[0]:
+        window = torch.Size(getattr(run.layer, "kernel_size", ())).numel()
+        explicit = 0 if p == 2 or isinstance(run.layer, nn.Embedding) else run.layer.weight.numel()  # type: ignore[operator]
+        kept += run.entering.numel() + 2 * run.leaving
+        largest = max(largest, window * run.entering.numel() + run.leaving + 4 * explicit)
+    return 4 * 2 * (kept + largest) + 1
+
+
+# The formulas: gradients of one layer's parameters from what entered it (b, ...) and the gradient of what left it
+
+
+def has_formula(layer: nn.Module) -> bool:
+    """Whether the formulas here hold for a layer of this kind."""
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return layer.running_mean is not None  # else eval mode still mixes the samples of a batch
+    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+
+
+def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float | None = None) -> Gradients:
+    """(b, ...) the gradient of every parameter of the layer, for each sample.
+
+    With `p`, a weight that multiplies is not made explicit where its p-norm (b, 1) is cheaper.
+    """
+    if isinstance(layer, nn.Embedding):
+        return of_embedding(layer, entering, gradient, rows)
+    if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+        return of_normalisation(layer, entering, gradient, rows)
+    positions = linear_positions if isinstance(layer, nn.Linear) else convolution_positions
+    a, g = positions(layer, entering, gradient, rows)
+    weight = (g @ a.transpose(2, 3)).flatten(1) if p is None else weight_norm(a, g, p)[:, None]
+    return {"weight": weight, "bias": g.sum(3).flatten(1)}
+
+
+def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:
+    """(b,) the p-norm of the sum over positions of g a', from (b, groups, h, t) and (b, groups, k, t)."""
+    (groups, h, t), k = a.shape[1:], g.shape[2]
+    if t == 1 and groups == 1:  # rank one
+        return norm(a.flatten(1), p) * norm(g.flatten(1), p)
+    if p == 2 and t * (h + k) < h * k:
+        products = (a.transpose(2, 3) @ a) * (g.transpose(2, 3) @ g)
+        return products.sum((1, 2, 3)).clamp(min=0).sqrt()
+    return norm((g @ a.transpose(2, 3)).flatten(1), p)
+
+
+def linear_positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, 1, h, t) what is multiplied and (b, 1, k, t) the gradient of what comes out, by position."""
+    a = entering.reshape(rows, -1, layer.in_features)
+    g = gradient.reshape(rows, -1, layer.out_features)
+    return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
+
+
+def convolution_positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, groups, h, t) the patches and (b, groups, k, t) the gradient of what they give, by position."""
+    if any(layer._reversed_padding_repeated_twice):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)
+    shape, strides = entering.shape[:2], entering.stride()
+    steps = [dilation * each for dilation, each in zip(layer.dilation, strides[2:], strict=True)]
+    jumps = [stride * each for stride, each in zip(layer.stride, strides[2:], strict=True)]
+    # A view, which the reshape below copies in one go, which F.unfold does not.
+    patches = entering.as_strided((*shape, *layer.kernel_size, *gradient.shape[2:]), (*strides[:2], *steps, *jumps))
+    split = (rows, layer.groups, -1, gradient.shape[2:].numel())
+    return patches.reshape(split), gradient.reshape(split)
+
+
+def of_normalisation(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, ...) of a LayerNorm or an RMSNorm, (b, c) of a GroupNorm or a BatchNorm in eval mode."""
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        shape = layer.normalized_shape
+        normalise: Any = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+        a = normalise(entering, shape, eps=layer.eps).reshape(rows, -1, *shape)
+        g = gradient.reshape(rows, -1, *shape)
+        return {"weight": (g * a).sum(1), "bias": g.sum(1)}
+    if isinstance(layer, nn.GroupNorm):
+        a = F.group_norm(entering, layer.num_groups, eps=layer.eps)
+    else:
+        a = F.batch_norm(entering, layer.running_mean, layer.running_var, eps=layer.eps)
+    a, g = (each.reshape(rows, each.shape[1], -1) for each in (a, gradient))
+    return {"weight": torch.einsum("bct,bct->bc", g, a), "bias": g.sum(2)}
+
+
+def of_embedding(layer: nn.Embedding, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, t, h) the rows of the weight's gradient that are not 0: at the first of equal ids, their sum."""
+    ids, g = entering.reshape(rows, -1), gradient.reshape(rows, -1, layer.embedding_dim)
+    if layer.padding_idx is not None:
+        g = g * (ids != layer.padding_idx)[:, :, None]
+    places = torch.arange(ids.shape[1], device=ids.device)
+    first = torch.where(ids[:, :, None] == ids[:, None, :], places, len(places)).amin(2)
+    return {"weight": torch.zeros_like(g).scatter_add(1, first[:, :, None].expand_as(g), g)}
