@@ -120,7 +120,7 @@ def _image_encoder(
     identity: str,
     module: nn.Module,
     scaling: Scaling,
-    pool: Callable[[Any], Tensor] | None = None,
+    pool: Callable[[Any], Tensor],
 ) -> Encoder:
     """The encoder of a frozen network; its width is found by one black image."""
     device = next(module.parameters()).device
