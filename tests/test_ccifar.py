@@ -215,7 +215,7 @@ def test_what_makes_other_pictures(small: Path) -> None:
 
 
 def test_the_commands_tell_how_far_the_pictures_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from debiaser.cli.data import loaded
+    from debiaser.cli.runs import loaded
     from debiaser.paper.spec import new_spec
 
     as_npz(small, ARRAYS)

@@ -1,13 +1,12 @@
 """The application that commands register with, and the options that they share."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from debiaser import __version__
-
-# --- Wrong usage as one line that names what is known
 
 # typer brings its own copy of click, or the shared one, depending on its version: take the one it raises.
 ClickError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -48,13 +47,17 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")]
+
+
 @app.callback()
-def common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
+def common(version: Version = False) -> None:
     """Find and fix shortcut learning: try `debiaser demo`."""
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """One JSON object as the last line of standard output."""
+    print(json.dumps(content, allow_nan=False))
 
 
 Rho = Annotated[float | None, typer.Option(help="Share of training rows that go against the shortcut, in (0, 1).")]
@@ -71,3 +74,4 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Begin anew: use nothing th
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+DatasetOptions = Annotated[list[str] | None, typer.Option("--option", help="key=value: an option of the dataset.")]

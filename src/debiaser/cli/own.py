@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from debiaser.cli import app as options
-from debiaser.cli.app import app
+from debiaser.cli.app import app, print_json
 from debiaser.errors import Misuse, Problem, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
@@ -143,7 +143,6 @@ def predict(
     """Labels and probabilities from an exported model."""
     from debiaser.auditing.export import predict_inputs
     from debiaser.cli.console import reporting
-    from debiaser.cli.runs import print_json
 
     with reporting(quiet):
         answered, unreadable = predict_inputs(model_dir, inputs, image, text)
@@ -161,7 +160,6 @@ def predict(
 def clean(as_json: options.Json = False) -> None:
     """Remove caches: pixels, features and models of audits; raw data sets and results stay."""
     from debiaser.auditing.caches import remove_caches
-    from debiaser.cli.runs import print_json
 
     freed = remove_caches()
     if as_json:
@@ -223,7 +221,6 @@ def read_array(path: Path) -> Any:
 
 def show(findings: Any, as_json: bool) -> None:
     """The findings in words, the model that was examined first; or as one JSON object."""
-    from debiaser.cli.runs import print_json
 
     if as_json:
         hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out", "plane", "looks")

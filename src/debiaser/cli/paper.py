@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from debiaser.cli import app as options
-from debiaser.cli.app import app
+from debiaser.cli.app import app, print_json
 from debiaser.errors import Misuse, Problem
 
 Found = dict[str, Any]
@@ -137,8 +137,6 @@ def list_studies(as_json: bool) -> None:
     from debiaser.paper.studies import STUDIES
 
     if as_json:
-        from debiaser.cli.runs import print_json
-
         listed = [{"study": s.label, "title": s.title, "claim": s.claim, "ours": s.ours} for s in STUDIES.values()]
         print_json({"studies": listed})
         return
@@ -149,7 +147,6 @@ def list_studies(as_json: bool) -> None:
 
 def show_commands(name: str, commands: list[list[str]], store: Any, as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
-    from debiaser.cli.runs import print_json
 
     tell_left_out(store)
     lines = [shlex.join(["debiaser", *words]) for words in commands]
@@ -171,8 +168,6 @@ def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, work
     times = [expected_seconds(each.spec, past) for each in lacking]
     known = [each for each in times if each is not None]
     if as_json:
-        from debiaser.cli.runs import print_json
-
         runs = [
             {"command": shlex.join(["debiaser", *each.words]), "key": each.spec.key, "seconds": seconds}
             for each, seconds in zip(lacking, times, strict=True)
@@ -233,8 +228,11 @@ def make(
 
 def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
     """The table of each study, its claim and its protocol; figures and JSON where asked for."""
-    from debiaser.cli.runs import print_json
+<<<<<<< HEAD
     from debiaser.paper.studies.findings import findings
+=======
+    from debiaser.paper.studies.tally import findings
+>>>>>>> 1d9b458 (cli: main without a waiver, crash reports in one function; data and runs in one file, their options declared once)
     from debiaser.report.studies import write_figures
 
     found = [findings(each, store, scale) for each in chosen]
@@ -292,7 +290,6 @@ def theory(
 ) -> None:
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
     from debiaser.cli.console import reporting, say
-    from debiaser.cli.runs import print_json
     from debiaser.io import make_folder
     from debiaser.learn.machine import environment
     from debiaser.paper.theory.evidence import gather
@@ -356,7 +353,6 @@ def bench(
     from importlib.util import find_spec
 
     from debiaser.cli.console import reporting, show_table
-    from debiaser.cli.runs import print_json
     from debiaser.io import make_folder, write_json
     from debiaser.paper.speed import chosen, measure
     from debiaser.report.speed import table, write_speed_page
