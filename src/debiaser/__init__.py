@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "GCELoss": "debiaser.learn.losses",
-    "gradient_norms": "debiaser.learn.gradient_norms",
-    "ScoreSampler": "debiaser.learn.sampler",
-    "read_scores": "debiaser.learn.streams",
-    "score_stream": "debiaser.learn.streams",
-    "Recipe": "debiaser.learn.recipe",
-    "BPA": "debiaser.methods",
-    "CNC": "debiaser.methods",
-    "Disen": "debiaser.methods",
-    "EIIL": "debiaser.methods",
-    "GEORGE": "debiaser.methods",
-    "JTT": "debiaser.methods",
-    "LfF": "debiaser.methods",
-    "PGD": "debiaser.methods",
-    "Vanilla": "debiaser.methods",
-    "audit": "debiaser.auditing.api",
-    "debias": "debiaser.auditing.api",
+    "debiaser.auditing.api": ("audit", "debias"),
+    "debiaser.learn.gradient_norms": ("gradient_norms",),
+    "debiaser.learn.losses": ("GCELoss",),
+    "debiaser.learn.recipe": ("Recipe",),
+    "debiaser.learn.sampler": ("ScoreSampler",),
+    "debiaser.learn.streams": ("read_scores", "score_stream"),
+    "debiaser.methods": ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla"),
 }
 
 __all__ = [
@@ -61,9 +51,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'debiaser' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

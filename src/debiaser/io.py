@@ -60,26 +60,16 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; on success it becomes `path`, on failure it vanishes."""
+    """A temporary file beside `path` to write to; on success it becomes `path`, on failure it vanishes.
+
+    It is locked for as long as it is written, so that one that a kill left behind is known and swept.
+    """
     path = path.resolve()  # a link stays a link to what it names
     make_folder(path.parent)
     if path.exists() and not path.is_file():
         raise Problem(f"cannot write {path}: it is there and is not an ordinary file; choose another name")
     sweep(path.parent)
-    try:
-        with temporary_file(path.parent) as temporary:
-            yield temporary
-            with temporary.open("rb+") as written:
-                os.fsync(written.fileno())
-            temporary.replace(path)
-    except OSError as error:
-        raise explain(error, path) from error
-
-
-@contextmanager
-def temporary_file(folder: Path) -> Iterator[Path]:
-    """An empty hidden file, locked for as long as it is written: one that a kill left behind is known by its lock."""
-    temporary, descriptor = folder / f".{secrets.token_hex(8)}.part", -1
+    temporary, descriptor = path.parent / f".{secrets.token_hex(8)}.part", -1
     try:
         while descriptor < 0:
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -88,6 +78,11 @@ def temporary_file(folder: Path) -> Iterator[Path]:
                 os.close(descriptor)
                 descriptor = -1
         yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise explain(error, path) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """audit, debias, predict, clean: a person's own data."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +75,7 @@ def audit(
     with reporting(quiet):
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, redact=redactions(redact), out=out,
+            names(matters), confirmed, redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
         if probs is not None:
             findings = api.audit_answers(source, read_array(probs), features and read_array(features), request)
@@ -123,7 +124,7 @@ def debias(
     with reporting(quiet):
         request = api.Request(
             columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, max_cost, redactions(redact), out,
+            names(matters), confirmed, max_cost, frozenset(choices("redaction", redact, REDACTIONS)), out,
         )  # fmt: skip
         findings = api.debias_source(source, request)
     show(findings, as_json)
@@ -180,24 +181,19 @@ def names(listed: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
-def redactions(listed: str) -> frozenset[str]:
-    """What is left out of the page."""
+def choices(kind: str, listed: str, known_ones: tuple[str, ...]) -> tuple[str, ...]:
+    """Names separated by commas, each of which must be known."""
     for name in names(listed):
-        if name not in REDACTIONS:
-            raise known("redaction", name, REDACTIONS)
-    return frozenset(names(listed))
+        if name not in known_ones:
+            raise known(kind, name, known_ones)
+    return names(listed)
 
 
 def checked_verdicts(listed: str, baseline: Path | None) -> tuple[str, ...]:
     """The verdicts that fail, less the one that the baseline already had."""
-    failing = names(listed)
-    for name in failing:
-        if name not in VERDICTS:
-            raise known("verdict", name, VERDICTS)
+    failing = choices("verdict", listed, VERDICTS)
     if baseline is None:
         return failing
-    import json
-
     try:
         before = json.loads(baseline.read_text())["verdict"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""study: the runs behind a table or figure of the paper, then the table beside the published numbers."""
+"""study, theory, bench: the paper's tables, figures and theorems, and the speed of this package."""
 
 import shlex
 import textwrap
@@ -11,9 +11,14 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Misuse, Problem, known
+from debiaser.io import make_folder, replacing, write_json
+
+if TYPE_CHECKING:
+    from debiaser.paper.theory.evidence import Evidence
 
 Found = dict[str, Any]
+FORMATS: dict[str, dict[str, Any]] = {"pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 130}}
 
 
 @app.command()
@@ -61,7 +66,8 @@ def study(
     elif dry_run:
         show_plan(name, chosen, lacking, store, workers, as_json)
     else:
-        prepare(figures)
+        if figures:
+            make_folder(figures)  # a folder that cannot be is told before the work, not after
         failures = [] if only_show else make(lacking, chosen, store, scale, out, data, device, workers, quiet)
         show(name, chosen, gather(out, copies), scale, figures, as_json)
         tell_failures(failures)
@@ -72,14 +78,6 @@ def find_copies(named: Path | None) -> Path | None:
     if named and not named.is_dir():
         raise Misuse(f"there is no folder {named} with results; check the path given to --results")
     return named or (Path("results") if Path("results").is_dir() else None)
-
-
-def prepare(figures: Path | None) -> None:
-    """The folder for figures: one that cannot be is told before the work, not after."""
-    from debiaser.io import make_folder
-
-    if figures:
-        make_folder(figures)
 
 
 def tell_failures(failures: list[Any]) -> None:
@@ -101,7 +99,6 @@ def tell_left_out(store: Any) -> None:
 def check_usage(device: str, counts: dict[str, int | None]) -> None:
     """Refuse a device that is none of ours, and a count that is below 1."""
     from debiaser.cli.runs import DEVICES
-    from debiaser.errors import known
 
     if device not in DEVICES:
         raise known("device", device, DEVICES)
@@ -111,24 +108,17 @@ def check_usage(device: str, counts: dict[str, int | None]) -> None:
 
 
 def choose(name: str, on: str | None, only: str | None, rho: float | None) -> list[Any]:
-    """The studies that are asked for, where they are to run; without a cell that is a mistake."""
-    from debiaser.paper.studies import find_studies
-
-    chosen = [study for each in find_studies(name) if (study := placed(each, on, only, rho)).cells]
-    if not chosen:
-        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
-    return chosen
-
-
-def placed(study: Any, on: str | None, only: str | None, rho: float | None) -> Any:
-    """The study on another dataset, or its cells of one dataset or rho."""
-    from debiaser.errors import known
+    """The studies that are asked for, on another dataset or only their cells of one; without a cell it is a mistake."""
     from debiaser.paper.settings import SETTINGS
+    from debiaser.paper.studies import find_studies
 
     for dataset in filter(None, (on, only)):
         if dataset not in SETTINGS:
             raise known("dataset", dataset, SETTINGS)
-    return (study.on(on) if on else study).only(only, rho)
+    placed = [(study.on(on) if on else study).only(only, rho) for study in find_studies(name)]
+    if not any(study.cells for study in placed):
+        raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
+    return [study for study in placed if study.cells]
 
 
 def list_studies(as_json: bool) -> None:
@@ -166,21 +156,21 @@ def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, work
     tell_left_out(store)
     past = list(store.all())
     times = [expected_seconds(each.spec, past) for each in lacking]
-    known = [each for each in times if each is not None]
+    measured = [each for each in times if each is not None]
     if as_json:
         runs = [
             {"command": shlex.join(["debiaser", *each.words]), "key": each.spec.key, "seconds": seconds}
             for each, seconds in zip(lacking, times, strict=True)
         ]
-        print_json({"study": name, "runs": runs, "seconds": sum(known), "unknown": len(times) - len(known)})
+        print_json({"study": name, "runs": runs, "seconds": sum(measured), "unknown": len(times) - len(measured)})
         return
     for each, seconds in zip(lacking, times, strict=True):
         told = "unknown" if seconds is None else duration(seconds)
         typer.echo(f"{told:>12}  {shlex.join(['debiaser', *each.words])}")
-    listed, unknown = ", ".join(each.label for each in chosen), len(times) - len(known)
-    total = f"; about {duration(sum(known) / workers)} with {plural(workers, 'worker')}, by the pace of past runs"
+    listed, unknown = ", ".join(each.label for each in chosen), len(times) - len(measured)
+    total = f"; about {duration(sum(measured) / workers)} with {plural(workers, 'worker')}, by the pace of past runs"
     rest = f"; {plural(unknown, 'run')} of unknown length, for there are no past runs on the same data"
-    told = (total if known else "") + (rest if unknown else "")
+    told = (total if measured else "") + (rest if unknown else "")
     typer.echo(f"{listed}: {plural(len(lacking), 'run')} missing{told}")
 
 
@@ -228,11 +218,7 @@ def make(
 
 def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
     """The table of each study, its claim and its protocol; figures and JSON where asked for."""
-<<<<<<< HEAD
     from debiaser.paper.studies.findings import findings
-=======
-    from debiaser.paper.studies.tally import findings
->>>>>>> 1d9b458 (cli: main without a waiver, crash reports in one function; data and runs in one file, their options declared once)
     from debiaser.report.studies import write_figures
 
     found = [findings(each, store, scale) for each in chosen]
@@ -272,14 +258,6 @@ def show_study(found: Found, to_stderr: bool) -> None:
     typer.echo("\n".join(lines) + "\n", err=to_stderr)
 
 
-# --- theory: the paper's theorems and the trace of the inverse Fisher information, checked numerically
-
-if TYPE_CHECKING:
-    from debiaser.paper.theory.evidence import Evidence
-
-FORMATS: dict[str, dict[str, Any]] = {"pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 130}}
-
-
 @app.command()
 def theory(
     figures: Annotated[Path | None, typer.Option(help="Folder to draw the figures into, as PDF and PNG.")] = None,
@@ -290,7 +268,6 @@ def theory(
 ) -> None:
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
     from debiaser.cli.console import reporting, say
-    from debiaser.io import make_folder
     from debiaser.learn.machine import environment
     from debiaser.paper.theory.evidence import gather
     from debiaser.paper.theory.statements import statements
@@ -322,7 +299,6 @@ def theory(
 
 def draw(evidence: "Evidence", folder: Path) -> list[Path]:
     """The files of all figures, in every format."""
-    from debiaser.io import replacing
     from debiaser.paper.theory.figures import figures
 
     files = []
@@ -333,9 +309,6 @@ def draw(evidence: "Evidence", folder: Path) -> list[Path]:
                 figure.savefig(temporary, format=kind, **chosen)
             files.append(path)
     return files
-
-
-# --- bench: speed and memory beside the alternatives
 
 
 @app.command()
@@ -353,7 +326,6 @@ def bench(
     from importlib.util import find_spec
 
     from debiaser.cli.console import reporting, show_table
-    from debiaser.io import make_folder, write_json
     from debiaser.paper.speed import chosen, measure
     from debiaser.report.speed import table, write_speed_page
 
