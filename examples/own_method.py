@@ -4,6 +4,7 @@ A method is a frozen dataclass: its fields are hyperparameters (`--set strength=
 the one loop (`task.fit`) and looks through the one look (`task.scores`, `task.outputs`). It never sees a bias label.
 """
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from debiaser import ScoreSampler
 from debiaser.learn.losses import Supervised
-from debiaser.methods.task import Task, clone
+from debiaser.methods.task import Task
 
 
 @dataclass(frozen=True)
@@ -26,4 +27,4 @@ class Balanced:
         pair = outputs.labels * outputs.logits.shape[1] + outputs.logits.argmax(1)
         scores = torch.bincount(pair)[pair].double() ** -self.strength
         task.journal.note("score", scores)
-        return task.fit(Supervised(clone(first)), "second", sampler=ScoreSampler(scores, seed=task.seed))
+        return task.fit(Supervised(copy.deepcopy(first)), "second", sampler=ScoreSampler(scores, seed=task.seed))

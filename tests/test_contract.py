@@ -1,11 +1,13 @@
 """What every method promises: shapes, same seed same weights, bias labels without influence, stage times noted."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from debiaser.data.split import Benchmark, Truth
+from debiaser.errors import Misuse
 from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.forward import find_head, predict
 from debiaser.learn.recipe import Recipe
@@ -98,6 +100,38 @@ def test_bias_labels_have_no_influence(
         found.append(read_tensors(done.folder / "model.safetensors").tensors)
     assert same(*found)
     assert done.result["rows"]["conflicting"] is None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fields_keep_to_their_bounds(name: str) -> None:
+    """Just inside is taken, just outside, infinite and not a number are refused in one line that names the field."""
+    kind = METHODS[name]
+    for each in dataclasses.fields(kind):
+        limits, choices, inside = each.metadata.get("limits", {}), each.metadata.get("choices", ()), []
+        outside = [float("nan"), float("inf")] * bool(limits) + ["other"] * bool(choices)
+        for limit, bound in limits.items():
+            (inside if limit in ("at_least", "at_most") else outside).append(bound)
+            outside.append(bound + (0.5 if limit in ("below", "at_most") else -0.5))
+        for value in (each.default, *inside, *choices):
+            if (each.name, value) != ("reduce", "none"):
+                kind(**{each.name: value})
+        for value in outside:
+            with pytest.raises(
+                Misuse, match=f"^{each.name} must be a finite number|^unknown {each.name} 'other'; known"
+            ):
+                kind(**{each.name: value})
+
+
+@pytest.mark.parametrize("change", [{"joint": True, "use": "reweight"}, {"parameters": "all", "bias": True}, {"p": 0}])
+def test_variants_of_pgd_that_do_not_go_together(change: dict[str, object]) -> None:
+    with pytest.raises(Misuse):
+        METHODS["pgd"](**change)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_augment_off_is_the_task_without_augmentation(name: str, tiny_task: Callable[..., Task]) -> None:
+    model = METHODS[name](augment=False).fit(tiny_task())
+    assert same(weights(model), weights(METHODS[name]().fit(tiny_task(augment=None))))
 
 
 def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchmark_digits: Benchmark) -> None:

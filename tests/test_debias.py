@@ -55,7 +55,7 @@ def test_every_method_takes_dictionaries_and_other_precisions(name: str) -> None
     ("dataset", "words"),
     [
         (TensorDataset(X, Y + 1), "the label of row 2 is 3, but the model gives 3 logits"),
-        ([(x, "cat") for x in X], "class numbers from 0 on, got 'cat'"),
+        ([(x, "cat") for x in X], "class numbers from 0 on, got .*'cat'"),
         (TensorDataset(X), "a pair"),
         ((X, Y), "a pair"),
     ],

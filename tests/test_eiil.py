@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from debiaser.errors import Misuse
 from debiaser.io import torch_stream
 from debiaser.learn.forward import Outputs
 from debiaser.learn.losses import cross_entropy
-from debiaser.methods.eiil import EIIL, infer, invariance_gap, slope
+from debiaser.methods.eiil import EIIL, infer, slope
 from two_stages import check_fit
 
 QUICK = EIIL(steps=600, lr=0.01)  # as far as 6,000 steps of 0.001
@@ -23,6 +22,11 @@ def slopes(n: int = 400, wrong: float = 0.1) -> torch.Tensor:
     return torch.where(kind, 1 + torch.rand(n, generator=stream), -0.1 - 0.3 * torch.rand(n, generator=stream))
 
 
+def invariance_gap(membership: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """What the inference makes large, by its definition."""
+    return ((membership * d).mean() ** 2 + ((1 - membership) * d).mean() ** 2) / 2
+
+
 def test_slope_is_the_derivative_in_a_common_scale():
     stream = torch.Generator().manual_seed(0)
     logits, y = 4 * torch.randn(50, 6, generator=stream), torch.randint(6, (50,), generator=stream)
@@ -32,12 +36,12 @@ def test_slope_is_the_derivative_in_a_common_scale():
 
 
 def test_inference_is_adam_on_the_objective():
-    """The closed form takes the same path as autograd through the definition, one parameter per row."""
-    d, start = slopes(60).double(), torch_stream(0, "environments")
-    free = torch.randn(60, generator=torch_stream(0, "environments"), dtype=torch.float64).requires_grad_()
+    """The closed form takes the same path as autograd through the definition, one parameter per sample."""
+    d = slopes(60).double()
+    free = torch.randn(60, generator=torch_stream(0, "x"), dtype=torch.float64).requires_grad_()
     optimizer = torch.optim.Adam([free], 1e-3, maximize=True)
-    for found in infer(d, 30, 1e-3, 1e-8, start):
-        assert torch.allclose(found, free.sigmoid(), atol=1e-12)
+    for steps in range(30):
+        assert torch.allclose(infer(d, steps, 1e-3, 1e-8, torch_stream(0, "x")), free.sigmoid(), atol=1e-12)
         optimizer.zero_grad()
         invariance_gap(free.sigmoid(), d).backward()
         optimizer.step()
@@ -45,7 +49,8 @@ def test_inference_is_adam_on_the_objective():
 
 def test_the_objective_never_falls():
     d = slopes()
-    values = torch.stack([invariance_gap(each, d) for each in infer(d, 1500, 1e-3, 1e-8, torch_stream(3, "x"))])
+    found = [infer(d, steps, 1e-3, 1e-8, torch_stream(3, "x")) for steps in range(0, 1501, 75)]
+    values = torch.stack([invariance_gap(each, d) for each in found])
     assert (values[1:] >= values[:-1]).all()
     assert values[-1] > 10 * values[0]
 
@@ -73,12 +78,6 @@ def test_a_reference_that_fits_too_well_is_said(caplog):
     )
 
 
-def test_hyperparameters_are_checked():
-    for wrong in ({"reference": 0}, {"steps": 0}, {"lr": 0}, {"learner": "erm"}, {"eta": -1}, {"anneal": 2}):
-        with pytest.raises(Misuse):
-            EIIL(**wrong)
-
-
 @pytest.mark.parametrize("learner", ["groupdro", "irm"])
 def test_fit(learner, tiny_task, tmp_path):
     journal = check_fit(replace(QUICK, learner=learner), tiny_task, tmp_path)
@@ -90,4 +89,4 @@ def test_fit_with_one_environment(tiny_task, monkeypatch):
     """Every row in one environment: GroupDRO has the classes as groups, IRM one penalty."""
     monkeypatch.setattr(EIIL, "environments", lambda self, slopes, seed: torch.zeros(len(slopes), dtype=torch.long))
     for learner in ("groupdro", "irm"):
-        assert not EIIL(learner=learner, augment=False).fit(tiny_task()).training
+        assert not EIIL(learner=learner).fit(tiny_task()).training

@@ -117,7 +117,7 @@ def test_the_three_lines_on_a_transformer() -> None:
 def test_debias_takes_dictionaries() -> None:
     result = debias(bert(), Texts(), method=PGD(), recipe=Recipe(epochs=1, batch_size=8, lr=0.01))
     assert result.scores.shape == (24,) and result.model.classifier.out_features == 3
-    with pytest.raises(Misuse, match="no label under"):
+    with pytest.raises(Misuse, match="no labels under"):
         debias(bert(), [{"input_ids": torch.zeros(3, dtype=torch.long)}])
 
 

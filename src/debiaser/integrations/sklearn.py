@@ -1,5 +1,6 @@
 """A scikit-learn classifier that debiases: features as arrays, or any torch network."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from debiaser.errors import Misuse
 from debiaser.learn.forward import evaluating, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.debias import debias
-from debiaser.methods.task import Method, clone
+from debiaser.methods.task import Method
 
 BATCH = 1024  # rows that are predicted at once
 Maker = Callable[[int, int], nn.Module]
@@ -97,7 +98,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _new_module(self, values: NDArray[Any], seed: int) -> nn.Module:
         """The network to start from."""
         if isinstance(self.module, nn.Module):
-            return clone(self.module)
+            return copy.deepcopy(self.module)
         if self.module is not None and not callable(self.module):
             raise Misuse(f"module cannot be {self.module!r}; give a network, or a function that makes one")
         features, outputs = math.prod(values.shape[1:]), max(2, len(self.classes_))  # one class: the second is unused

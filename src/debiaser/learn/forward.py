@@ -182,17 +182,20 @@ def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
 
 def split_item(item: Any) -> tuple[Any, Tensor]:
     """Inputs and labels of a collated batch: (x, y, ...), or a dictionary with "labels" or "label"."""
-    if isinstance(item, Mapping):
-        name = next((name for name in LABELS if name in item), None)
-        if name is None:
-            raise Misuse(f"a batch has no labels under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
-        x, y = tensors_only({key: value for key, value in item.items() if key not in LABELS}), item[name]
-    elif isinstance(item, tuple | list) and len(item) >= 2:
-        x, y = item[0], item[1]
-        x = tensors_only(x) if isinstance(x, Mapping) else x
-    else:
-        raise Misuse(f"a batch must be a pair (x, y) or a dictionary with labels, got {type(item).__name__}")
-    return x, class_numbers(y)
+    x, y = input_and_label(item)
+    return tensors_only(x) if isinstance(x, Mapping) else x, class_numbers(y)
+
+
+def input_and_label(item: Any) -> tuple[Any, Any]:
+    """What a sample or a batch holds: (x, y, ...), or the other entries of a dictionary and its "labels" or "label"."""
+    if isinstance(item, tuple | list) and len(item) >= 2:
+        return item[0], item[1]
+    if not isinstance(item, Mapping):
+        raise Misuse(f"a sample must be a pair (x, y) or a dictionary with labels, got {type(item).__name__}")
+    name = next((name for name in LABELS if name in item), None)
+    if name is None:
+        raise Misuse(f"a sample or batch has no labels under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
+    return {key: value for key, value in item.items() if key not in LABELS}, item[name]
 
 
 def tensors_only(x: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 import importlib
 import logging
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,20 +19,11 @@ Points: TypeAlias = NDArray[np.float64]  # (n, d)
 Groups: TypeAlias = NDArray[np.int64]  # (n,)
 Assign: TypeAlias = Callable[[Points], Groups]
 
-REDUCERS = ("none", "pca", "umap")
-CLUSTERERS = ("gmm", "kmeans")
 FIT_ROWS = 20_000  # reducers and clusterers are fitted on at most so many rows, drawn once; the others are assigned
+SILHOUETTE_ROWS = 4_000  # of more points, the silhouettes of so many drawn once
 NEIGHBOURS = 10  # of UMAP, as in GEORGE's code
 ROUNDS = 300  # of k-means, at most
 SHIFT = 1e-4  # k-means stops when the squared sum of all centres' moves is below
-
-
-@contextmanager
-def timed(seconds: dict[str, float], name: str = "groups") -> Iterator[None]:
-    """Adds the seconds that the block takes under this name."""
-    started = time.perf_counter()
-    yield
-    seconds[name] = seconds.get(name, 0) + time.perf_counter() - started
 
 
 def consecutive(groups: NDArray[Any]) -> Groups:
@@ -46,6 +35,16 @@ def in_order_of_rows(groups: NDArray[Any]) -> Groups:
     """(n,) the same groups numbered by their first row: a clustering that only names them otherwise is the same."""
     _, first, own = np.unique(groups, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[own].astype(np.int64)
+
+
+def within_classes(labels: Groups, cluster: Callable[[int, Groups], Groups]) -> Groups:
+    """(n,) the clusters that `cluster(label, rows)` finds in each class, numbered through all classes."""
+    result, first = np.zeros(len(labels), np.int64), 0
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        result[rows] = first + cluster(label, rows)
+        first = int(result[rows].max()) + 1
+    return result
 
 
 def balancing_weights(groups: Groups) -> NDArray[np.float64]:
@@ -73,28 +72,46 @@ def distinct(points: Points) -> int:
     return len(np.unique(points, axis=0))
 
 
-def silhouettes(distances: Tensor, clusters: Groups) -> NDArray[np.float64]:
-    """(n,) (b - a) / max(a, b): a, b the mean distance to the own and to the nearest other cluster, from (n, n).
+class Silhouettes:
+    """Silhouettes of clusterings of the same points (n, d): of all of them, or of `limit`, since they are O(n^2)."""
 
-    0 in a cluster of one row, where all points coincide, and where there is one cluster only.
-    """
-    own = torch.from_numpy(consecutive(clusters))
-    member = torch.nn.functional.one_hot(own).to(distances)
-    sums, sizes = distances @ member, member.sum(0)
-    others = sizes[own] - 1
-    within = sums.gather(1, own[:, None])[:, 0] / others.clamp_min(1)
-    between = (sums / sizes).masked_fill(member.bool(), torch.inf).amin(1)
-    larger = torch.maximum(within, between)
-    defined = (others > 0) & (larger > 0) & torch.isfinite(between)
-    result: NDArray[np.float64] = torch.where(defined, (between - within) / larger, 0.0).numpy()
-    return result
+    def __init__(self, points: Points, seed: int, limit: int = SILHOUETTE_ROWS) -> None:
+        self.rows = chosen_rows(len(points), limit, seed)
+        chosen = torch.from_numpy(points[self.rows])
+        self.distances = torch.cdist(chosen, chosen).fill_diagonal_(0).numpy()
+
+    def of(self, clusters: Groups) -> NDArray[np.float64]:
+        """(m,) silhouettes of the points `rows` in a clustering (n,); 0 where it is one cluster or single points."""
+        from sklearn.metrics import silhouette_samples
+
+        own = clusters[self.rows]
+        if not 1 < len(np.unique(own)) < len(own):
+            return np.zeros(len(own))
+        values: NDArray[np.float64] = silhouette_samples(self.distances, own, metric="precomputed")
+        return values
 
 
-def cluster_means(values: NDArray[np.float64], clusters: Groups) -> NDArray[np.float64]:
-    """(k,) the mean of the values in each cluster; NaN in one without rows."""
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = np.bincount(clusters, values) / np.bincount(clusters)
-    return means
+def best_clusters(
+    points: Points, largest: int, how: str, seed: int, limit: int = SILHOUETTE_ROWS
+) -> tuple[Assign, Silhouettes]:
+    """The clustering into 2 to `largest` with the highest mean over clusters of mean silhouettes; ties: more."""
+    silhouettes, most = Silhouettes(points, seed, limit), min(largest, distinct(points), len(points) - 1)
+    if most < largest:
+        log.warning("GEORGE: a class of %d rows holds at most %d clusters, not %d", len(points), max(most, 1), largest)
+    best: Assign = one_cluster
+    highest = -np.inf
+    for k in range(2, most + 1):
+        assign = fit_clusters(points, k, how, seed)
+        clusters = assign(points)
+        own = consecutive(clusters[silhouettes.rows])
+        if own.max() == 0:
+            continue
+        score = (np.bincount(own, silhouettes.of(clusters)) / np.bincount(own)).mean()
+        if score >= highest:
+            best, highest = assign, score
+    if best is one_cluster:
+        log.warning("GEORGE: the features of a class of %d rows do not fall into clusters: it is one", len(points))
+    return best, silhouettes
 
 
 def reduce_features(

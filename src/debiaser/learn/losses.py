@@ -1,6 +1,7 @@
 """Losses with one value per sample, and generalised cross-entropy."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,12 +76,19 @@ def gce(alpha: float | None, extra_q: bool = False) -> nn.Module:
 
 
 class Objective(nn.Module):
-    """Maps a batch to the scalar to minimise; `model` is the network that comes out of it."""
+    """Maps a batch to the scalar to minimise; `model` is the network that comes out of it.
+
+    `rule` is what else decides it, such as a method with its fields, for the key of the stage.
+    """
 
     model: nn.Module
+    rule: Any = ""
 
     def begin(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, for objectives whose rule changes with time."""
+
+    def extra_repr(self) -> str:
+        return str(self.rule)
 
 
 class Supervised(Objective):

@@ -14,18 +14,11 @@ from debiaser.methods.george import GEORGE
 from debiaser.methods.jtt import JTT
 from debiaser.methods.lff import LfF
 from debiaser.methods.pgd import PGD
+from debiaser.methods.task import Method
 from debiaser.methods.vanilla import Vanilla
 
-METHODS: dict[str, type] = {
-    "bpa": BPA,
-    "cnc": CNC,
-    "disen": Disen,
-    "eiil": EIIL,
-    "george": GEORGE,
-    "jtt": JTT,
-    "lff": LfF,
-    "pgd": PGD,
-    "vanilla": Vanilla,
+METHODS: dict[str, type[Method]] = {
+    kind.__name__.lower(): kind for kind in (BPA, CNC, Disen, EIIL, GEORGE, JTT, LfF, PGD, Vanilla)
 }
 
 

@@ -2,58 +2,46 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.errors import Misuse, known
 from debiaser.learn.forward import Outputs, call
-from debiaser.learn.groups import Groups, spherical_kmeans, stream_seed, timed
-from debiaser.learn.losses import Objective, Supervised, check_number, check_share, cross_entropy
-from debiaser.methods.task import Task
+from debiaser.learn.groups import Groups, spherical_kmeans, stream_seed, within_classes
+from debiaser.learn.losses import Objective, Supervised, cross_entropy
+from debiaser.methods.task import Method, Task, bounded, choice
 
-AVERAGES = ("avg", "expavg")
 SMALLEST = 1e-12  # no weight becomes exactly 0, from where it could never grow again
 
 
 @dataclass(frozen=True)
-class BPA:
+class BPA(Method):
     """Train, cluster the features of every class, train a fresh network that weighs small and badly fitted clusters up.
 
-    reference: length of the first training in times the recipe's epochs; clusters: per class; average: how a row's
+    reference: length of the first training in times the recipe's epochs; clusters: per class; average: how a sample's
     weight follows its cluster's, expavg (multiply by exp(step * target)) or avg (a share `momentum` of the target);
-    history: start each update from the row's last weight, not from the target as the released code does; every: steps
+    history: start each update from the last weight, not from the target as the released code does; every: steps
     between updates of the clusters' losses; augment: in training.
+
+    >>> result = debias(model, dataset, BPA(clusters=4))
     """
 
-    reference: float = 1
-    clusters: int = 8
-    average: str = "expavg"
-    step: float = 0.05
-    momentum: float = 0.3
+    reference: float = bounded(1, above=0)
+    clusters: int = bounded(8, at_least=1)
+    average: str = choice("expavg", "avg")
+    step: float = bounded(0.05, at_least=0)
+    momentum: float = bounded(0.3, at_least=0, at_most=1)
     history: bool = False
-    every: int = 10
+    every: int = bounded(10, at_least=1)
     augment: bool = True
-
-    def __post_init__(self) -> None:
-        check_number("reference", self.reference, 0)
-        check_number("step", self.step, 0, closed=True)
-        check_share("momentum", self.momentum)
-        for name in ("clusters", "every"):
-            if getattr(self, name) < 1:
-                raise Misuse(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.average not in AVERAGES:
-            raise known("average", self.average, AVERAGES)
 
     def fit(self, task: Task) -> nn.Module:
         """The network trained with weights by cluster."""
-        task = task if self.augment else task.plain()
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
-        with timed(task.journal.seconds):
-            found = class_clusters(task.outputs(reference), self.clusters, task.seed)  # stage 2
-        task.journal.note("cluster", found)
-        weighted = ClusterWeighted(task.new_model("second"), torch.from_numpy(found), self)
+        with task.journal.timed("groups"):
+            clusters = class_clusters(task.outputs(reference), self.clusters, task.seed)  # stage 2
+        task.journal.note("cluster", clusters)
+        weighted = ClusterWeighted(task.new_model("second"), torch.from_numpy(clusters), self)
         model = task.fit(weighted, "debiased")  # stage 3
         task.journal.note("weight", weighted.weights)
         return model
@@ -61,19 +49,16 @@ class BPA:
 
 def class_clusters(outputs: Outputs, k: int, seed: int) -> Groups:
     """(n,) k clusters within each class by the cosine of features, numbered through all classes."""
-    features, labels = outputs.features.numpy(), outputs.labels.numpy()
-    result, first = np.zeros(len(labels), np.int64), 0
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        result[rows] = first + spherical_kmeans(features[rows], k, stream_seed(seed, "bpa", label))
-        first = int(result[rows].max()) + 1
-    return result
+    features = outputs.features.numpy()
+    return within_classes(
+        outputs.labels.numpy(), lambda y, rows: spherical_kmeans(features[rows], k, stream_seed(seed, "bpa", y))
+    )
 
 
 class ClusterWeighted(Objective):
-    """Cross-entropy with a weight per row that follows n / size of its cluster, times the cluster's share of the loss.
+    """Cross-entropy with a weight per sample that follows n / size of its cluster, times the cluster's mean loss.
 
-    Before every row was visited once the share of the loss counts for all alike. Losses are those met in training.
+    Before every sample was visited once the losses of the clusters do not count. Losses are those met in training.
     """
 
     clusters: Tensor
@@ -92,8 +77,7 @@ class ClusterWeighted(Objective):
         self.register_buffer("weights", torch.ones(len(clusters)))
 
     def begin(self, epoch: int, epochs: int) -> None:  # noqa: ARG002
-        """Cluster losses as of the end of the last epoch; steps are counted within one, so that none need saving."""
-        self.steps = 0
+        self.steps = 0  # counted within an epoch, so that none need saving
         self.renew()
 
     def forward(self, batch: Batch) -> Tensor:
@@ -106,17 +90,13 @@ class ClusterWeighted(Objective):
                 self.renew()
         return torch.mean(losses * self.weights[batch.rows])
 
-    def targets(self, rows: Tensor) -> Tensor:
-        """(b,) n / size of the row's cluster, times its share of the loss once all rows are visited; mean 1."""
-        cluster = self.clusters[rows]
+    def next_weights(self, rows: Tensor) -> Tensor:
+        """(b,) the new weights of these samples, mean 1."""
+        rule, cluster = self.rule, self.clusters[rows]
         targets = len(self.clusters) / self.sizes[cluster]
         if bool((self.losses >= 0).all()):
             targets = targets * self.cluster_losses.clamp_min(SMALLEST)[cluster]
-        return targets / targets.mean()
-
-    def next_weights(self, rows: Tensor) -> Tensor:
-        """(b,) the rows' new weights, mean 1."""
-        targets, rule = self.targets(rows), self.rule
+        targets = targets / targets.mean()
         last = self.weights[rows] if rule.history else targets
         if rule.average == "expavg":
             weights = last * torch.exp(rule.step * (targets - targets.max()))  # less the largest: none overflows
@@ -131,6 +111,3 @@ class ClusterWeighted(Objective):
         counts = torch.bincount(clusters, minlength=many)
         sums = torch.bincount(clusters, self.losses[seen], many).to(self.losses)
         self.cluster_losses.copy_(torch.where(counts > 0, sums / counts.clamp_min(1), self.cluster_losses))
-
-    def extra_repr(self) -> str:
-        return repr(self.rule)

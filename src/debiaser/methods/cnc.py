@@ -1,6 +1,7 @@
 """CNC: correct-n-contrast (Zhang, Sohoni, Zhang, Finn and Ré, ICML 2022)."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,62 +11,54 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch
-from debiaser.errors import Misuse, known
+from debiaser.errors import Misuse
 from debiaser.io import numpy_stream
-from debiaser.learn.forward import Outputs, call, evaluating, find_head
-from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed, timed
-from debiaser.learn.losses import Objective, Supervised, check_number, check_share, cross_entropy
-from debiaser.methods.task import Task
+from debiaser.learn.forward import Outputs, evaluating, features_and_logits, find_head
+from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed
+from debiaser.learn.losses import Objective, Supervised, cross_entropy
+from debiaser.methods.task import Method, Task, bounded, choice
 
 log = logging.getLogger("debiaser")
-SLICINGS = ("features", "prediction")
 ROLES = 4  # anchors, positives, negatives, easy negatives
 STARTS = 10  # of the mixture of Gaussians
 
 
 @dataclass(frozen=True)
-class CNC:
-    """Train, guess each row's shortcut, train a fresh network that draws classes together across shortcuts.
+class CNC(Method):
+    """Train, guess each sample's shortcut, train a fresh network that draws classes together across shortcuts.
 
     reference: length of the first training in times the recipe's epochs; slice_by: the guess is its prediction, or its
     features' cluster (UMAP, Gaussians, matched to labels); temperature: of the contrast; contrast: its weight lambda,
     cross-entropy has the rest; tasks: contrastive tasks in a batch; frozen_statistics: the network below its last layer
     stays in eval mode, as the authors' pretrained ones do; augment: in training.
+
+    >>> result = debias(model, dataset, CNC(tasks=2))
     """
 
-    reference: float = 1
-    slice_by: str = "prediction"
-    temperature: float = 0.05
-    contrast: float = 0.75
-    tasks: int = 4
+    reference: float = bounded(1, above=0)
+    slice_by: str = choice("prediction", "features")
+    temperature: float = bounded(0.05, above=0)
+    contrast: float = bounded(0.75, at_least=0, at_most=1)
+    tasks: int = bounded(4, at_least=1)
     frozen_statistics: bool = False
     augment: bool = True
 
-    def __post_init__(self) -> None:
-        check_number("reference", self.reference, 0)
-        check_number("temperature", self.temperature, 0)
-        check_share("contrast", self.contrast)
-        if self.tasks < 1:
-            raise Misuse(f"tasks must be at least 1, got {self.tasks}")
-        if self.slice_by not in SLICINGS:
-            raise known("slice_by", self.slice_by, SLICINGS)
-
     def fit(self, task: Task) -> nn.Module:
         """The network trained by contrast."""
-        task = task if self.augment else task.plain()
         labels, size = task.train.y.numpy(), task.recipe.of_stage("debiased").batch_size
         check_layout(labels, size, self.tasks)
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
-        with timed(task.journal.seconds):
+        with task.journal.timed("groups"):
             outputs = task.outputs(reference)
-            slices = predicted(outputs) if self.slice_by == "prediction" else clustered(outputs, task.seed)  # stage 2
+            by_prediction = self.slice_by == "prediction"
+            slices = outputs.logits.argmax(1).numpy() if by_prediction else clustered(outputs, task.seed)  # stage 2
         task.journal.note("slice", slices)
         task.journal.note("error", (slices != labels).astype(np.int8))
         fresh = task.new_model("second")
-        contrast = Contrast(fresh, head_name(fresh, task.train.batch(torch.arange(2)).x), self)
-        return task.fit(
-            contrast, "debiased", sampler=TaskSampler(labels, slices, size, self.tasks, task.seed)
-        )  # stage 3
+        with evaluating(fresh):  # so that neither statistics nor random numbers move
+            head = find_head(fresh, task.train.batch(torch.arange(2)).x)
+        sampler = TaskSampler(labels, slices, size, self.tasks, task.seed)
+        return task.fit(Contrast(fresh, head, self), "debiased", sampler)  # stage 3
 
 
 def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
@@ -79,13 +72,8 @@ def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
         )
 
 
-def predicted(outputs: Outputs) -> Groups:
-    """(n,) the class that the reference predicts."""
-    return outputs.logits.argmax(1).numpy()
-
-
 def clustered(outputs: Outputs, seed: int) -> Groups:
-    """(n,) the cluster of each row's features, of as many as classes, named to agree with most labels."""
+    """(n,) the cluster of each sample's features, of as many as classes, named to agree with most labels."""
     from scipy.optimize import linear_sum_assignment
 
     features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
@@ -98,13 +86,13 @@ def clustered(outputs: Outputs, seed: int) -> Groups:
 
 
 class TaskSampler:
-    """Lays an epoch of n rows out as contrastive tasks: [anchors | positives | negatives | easy negatives].
+    """Lays an epoch of n samples out as contrastive tasks: [anchors | positives | negatives | easy negatives].
 
-    Every batch holds `tasks` of them; the last has smaller ones, and up to 4 * tasks - 1 rows of n are left over.
+    Every batch holds `tasks` of them; the last has smaller ones, and up to 4 * tasks - 1 samples of n are left over.
 
-    With label y and slice s of a row, and k the anchors' class: anchors y = s = k; positives y = k != s; negatives
-    s = k != y; easy negatives y = s = the slice of the first positive. A class without positives lends all its rows, an
-    empty pool of negatives of either kind becomes all rows of other classes.
+    With label y and slice s of a sample, and k the anchors' class: anchors y = s = k; positives y = k != s; negatives
+    s = k != y; easy negatives y = s = the slice of the first positive. A class without positives lends all its samples,
+    an empty pool of negatives of either kind becomes all samples of other classes.
     """
 
     def __init__(self, labels: Groups, slices: Groups, batch_size: int, tasks: int, seed: int = 0) -> None:
@@ -113,30 +101,22 @@ class TaskSampler:
             log.warning("CNC: the reference predicts no row right, so there are no anchors: all rows count as anchors")
             slices = labels
         self.slices = slices
-        classes = range(int(max(labels.max(), slices.max())) + 1)
+        classes, present = range(int(max(labels.max(), slices.max())) + 1), np.unique(labels)
         self.anchors = [np.flatnonzero((labels == k) & (slices == k)) for k in classes]
         self.positives = [np.flatnonzero((labels == k) & (slices != k)) for k in classes]
         self.negatives = [np.flatnonzero((labels != k) & (slices == k)) for k in classes]
-        self.fill()
+        for pools, of_class, what in (
+            (self.anchors, None, "anchors, so none of its tasks are drawn"),
+            (self.positives, True, "positives, so all rows of its class serve"),
+            (self.negatives, False, "negatives, so all rows of other classes serve"),
+        ):
+            empty = [k for k in present if not len(pools[k])]
+            if empty:
+                log.warning("CNC: %d of %d classes: no %s", len(empty), len(present), what)
+            for k in empty if of_class is not None else ():
+                pools[k] = np.flatnonzero((labels == k) == of_class)
         full, rest = divmod(len(labels), batch_size)
         self.full, self.last = full * tasks, max(rest // (ROLES * tasks), 0 if full else 1)
-
-    def fill(self) -> None:
-        """Lend rows to empty pools, and say so."""
-        present = np.unique(self.labels)
-        empty = {
-            "anchors, so none of its tasks are drawn": [k for k in present if not len(self.anchors[k])],
-            "positives, so all rows of its class serve": [k for k in present if not len(self.positives[k])],
-            "negatives, so all rows of other classes serve": [k for k in present if not len(self.negatives[k])],
-        }
-        for what, classes in empty.items():
-            if classes:
-                log.warning("CNC: %d of %d classes: no %s", len(classes), len(present), what)
-        for k in present:
-            if not len(self.positives[k]):
-                self.positives[k] = np.flatnonzero(self.labels == k)
-            if not len(self.negatives[k]):
-                self.negatives[k] = np.flatnonzero(self.labels != k)
 
     @property
     def identity(self) -> bytes:
@@ -144,46 +124,39 @@ class TaskSampler:
         return self.slices.tobytes() + f"{self.tasks} {self.size} {self.seed}".encode()
 
     def draw(self, epoch: int) -> Tensor:
-        """(m,) rows: whole batches of whole tasks."""
+        """(m,) samples: whole batches of whole tasks."""
         stream = numpy_stream(self.seed, "contrast", epoch)
         tasks = self.draw_tasks(self.full + (self.tasks if self.last else 0), stream)
         last = tasks[self.full :, :, : self.last]
         return torch.from_numpy(np.concatenate([tasks[: self.full].reshape(-1), last.reshape(-1)]))
 
     def draw_tasks(self, count: int, stream: np.random.Generator) -> NDArray[np.int64]:
-        """(count, 4, size) rows; a task's class is that of an anchor drawn from all anchors."""
+        """(count, 4, size) samples; a task's class is that of an anchor drawn from all anchors."""
         sizes = np.array([len(pool) for pool in self.anchors])
         classes = stream.choice(len(sizes), count, p=sizes / sizes.sum())
         tasks = np.empty((count, ROLES, self.size), np.int64)
+
+        def fill(role: int, chosen: Groups, pool: Callable[[int], Groups]) -> None:
+            """Deal samples of `pool(k)` to this role of the tasks for which k was chosen; -1: none."""
+            for k in np.unique(chosen[chosen >= 0]):
+                tasks[chosen == k, role] = deal(pool(k), int((chosen == k).sum()), self.size, stream)
+
         for role, pools in enumerate((self.anchors, self.positives, self.negatives)):
-            for k in np.unique(classes):
-                tasks[classes == k, role] = deal(pools[k], int((classes == k).sum()), self.size, stream)
+            fill(role, classes, pools.__getitem__)
         source = self.slices[tasks[:, 1, 0]]
         easy = (source != classes) & (sizes[source] > 0)
-        for k in np.unique(source[easy]):
-            mine = easy & (source == k)
-            tasks[mine, 3] = deal(self.anchors[k], int(mine.sum()), self.size, stream)
-        for k in np.unique(classes[~easy]):
-            mine = ~easy & (classes == k)
-            tasks[mine, 3] = deal(np.flatnonzero(self.labels != k), int(mine.sum()), self.size, stream)
+        fill(3, np.where(easy, source, -1), self.anchors.__getitem__)
+        fill(3, np.where(easy, -1, classes), lambda k: np.flatnonzero(self.labels != k))
         return tasks
 
 
 def deal(pool: Groups, hands: int, size: int, stream: np.random.Generator) -> NDArray[np.int64]:
-    """(hands, size) rows of the pool, dealt like cards: none twice in a hand unless the pool is smaller."""
+    """(hands, size) samples of the pool, dealt like cards: none twice in a hand unless the pool is smaller."""
     if len(pool) < size:
         pool = np.tile(pool, -(-size // len(pool)))
     in_pack = len(pool) // size
     packs = np.tile(pool, (-(-hands // in_pack), 1))
     return stream.permuted(packs, axis=1)[:, : in_pack * size].reshape(-1, size)[:hands]
-
-
-def head_name(model: nn.Module, x: Tensor) -> str:
-    """The name of the last layer; looked for in eval mode, so that neither statistics nor random numbers move."""
-    with evaluating(model):
-        head = find_head(model, x)
-    names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
-    return names[head]
 
 
 class Contrast(Objective):
@@ -192,33 +165,26 @@ class Contrast(Objective):
     Features are what enters the last layer, so the contrast reaches all layers but that one.
     """
 
-    def __init__(self, model: nn.Module, head: str, rule: CNC) -> None:
+    def __init__(self, model: nn.Module, head: nn.Module, rule: CNC) -> None:
         super().__init__()
-        self.model, self.head, self.rule = model, head, rule
+        self.model, self.rule = model, rule
+        self.heads = (head,)  # a tuple, so that the layer is not registered a second time
 
     def train(self, mode: bool = True) -> "Contrast":
         super().train(mode)
         if self.rule.frozen_statistics:
             self.model.eval()
-            self.model.get_submodule(self.head).train(mode)
+            self.heads[0].train(mode)
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        inputs: list[Tensor] = []
-        hook = self.model.get_submodule(self.head).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-        try:
-            logits = call(self.model, batch.x)
-        finally:
-            hook.remove()
-        near = F.normalize(inputs[0].flatten(1), dim=1)
-        anchors, positives, negatives, easy = near.view(self.rule.tasks, ROLES, -1, near.shape[1]).unbind(1)
-        pull = contrastive(anchors[:, 0], positives, negatives, self.rule.temperature)
-        push = contrastive(positives[:, 0], anchors, easy, self.rule.temperature)
-        share = self.rule.contrast
-        return share * (pull + push).mean() + (1 - share) * cross_entropy(logits, batch.y).mean()
-
-    def extra_repr(self) -> str:
-        return repr(self.rule)
+        rule: CNC = self.rule
+        features, logits = features_and_logits(self.model, batch.x, self.heads[0])
+        near = F.normalize(features, dim=1)
+        anchors, positives, negatives, easy = near.view(rule.tasks, ROLES, -1, near.shape[1]).unbind(1)
+        pull = contrastive(anchors[:, 0], positives, negatives, rule.temperature)
+        push = contrastive(positives[:, 0], anchors, easy, rule.temperature)
+        return rule.contrast * (pull + push).mean() + (1 - rule.contrast) * cross_entropy(logits, batch.y).mean()
 
 
 def contrastive(anchor: Tensor, positives: Tensor, negatives: Tensor, temperature: float) -> Tensor:

@@ -1,6 +1,7 @@
 """`debias(model, dataset)`: a method applied to a person's own network and dataset, in one call."""
 
-from collections.abc import Mapping, Sequence, Sized
+import copy
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,23 +13,23 @@ from debiaser.data.split import Split
 from debiaser.errors import Misuse
 from debiaser.learn.engine import Row
 from debiaser.learn.forward import (
-    LABELS,
     bare,
-    call,
     check_labels,
+    class_numbers,
     device_of,
-    evaluating,
+    input_and_label,
+    predict,
     random_state_kept,
     split_item,
 )
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.pgd import PGD
-from debiaser.methods.task import Method, Task, clone
+from debiaser.methods.task import Method, Task
 
 
 @dataclass(frozen=True)
 class Debiased:
-    """The network that came out, the score of every row (None for methods without), and what happened."""
+    """The network that came out, the score of every sample (None for methods without), and what happened."""
 
     model: nn.Module = field(repr=False)
     scores: Tensor | None
@@ -45,47 +46,12 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     if isinstance(dataset, Split):
         return dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return Split.of(dataset.tensors[0], whole_numbers(dataset.tensors[1]))
-    y = whole_numbers([label_of(dataset[row]) for row in range(len(dataset))])
+        return Split.of(dataset.tensors[0], class_numbers(dataset.tensors[1]))
 
     def read(chosen: Tensor) -> Any:
         return split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
 
-    return Split(y, read)
-
-
-def label_of(item: Any) -> Any:
-    """The label of one row: (x, y, ...), or a dictionary with "labels" or "label"."""
-    if isinstance(item, tuple | list) and len(item) >= 2:
-        return item[1]
-    if not isinstance(item, Mapping):
-        raise Misuse(f"a row must be a pair (x, y) or a dictionary with labels, got {type(item).__name__}")
-    name = next((name for name in LABELS if name in item), None)
-    if name is None:
-        raise Misuse(f"a row has no label under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
-    return item[name]
-
-
-def whole_numbers(given: Tensor | list[Any]) -> Tensor:
-    """The labels, if they are class numbers from 0 on."""
-    try:
-        labels = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):
-        raise Misuse(f"labels must be class numbers from 0 on, got {given[0]!r}") from None
-    if labels.ndim != 1 or labels.is_floating_point() or int(labels.min()) < 0:
-        raise Misuse(
-            f"labels must be a vector of class numbers from 0 on, got {labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    return labels.long()
-
-
-def check_classes(model: nn.Module, split: Split) -> None:
-    """Refuse labels that the network has no logit for, before anything is trained."""
-    device = device_of(model)
-    few = split.batch(torch.arange(min(2, len(split)))).to(device)
-    with random_state_kept(device), evaluating(model):
-        classes = call(bare(model), few.x).reshape(len(few), -1).shape[1]
-    check_labels(split.y, classes, torch.arange(len(split)))
+    return Split(class_numbers([input_and_label(dataset[row])[1] for row in range(len(dataset))]), read)
 
 
 def debias(
@@ -95,16 +61,37 @@ def debias(
     recipe: Recipe | None = None,
     seed: int = 0,
 ) -> Debiased:
-    """The debiased network, from a copy of `model` as it is now, and the scores; the given model is not changed."""
+    """Train a copy of a network on a dataset with a method that keeps it from taking the dataset's shortcut.
+
+    Args:
+        model: any network that ends in a linear layer and gives one logit per class; it is not changed.
+        dataset: (x, y) pairs or dictionaries with "labels" or "label", class numbers from 0 on; with a length.
+        method: a method with its fields; PGD() by default.
+        recipe: how long, how fast and with which optimiser to train.
+        seed: decides every draw.
+
+    Returns:
+        `model`, the debiased network; `scores` (n,), higher for samples that go against the shortcut, None for methods
+        without scores; `history` and `seconds` of the stages.
+
+    Raises:
+        Misuse: a dataset, labels, a method or a recipe that cannot be meant.
+        Problem: a network whose last layer cannot be found, or that cannot be trained on these samples.
+
+    >>> result = debias(model, dataset, recipe=Recipe(epochs=1, batch_size=16, lr=0.01))
+    >>> result.scores.shape == (len(dataset),)
+    True
+    """
     if isinstance(method, str | type):
         raise Misuse(f"method cannot be {method!r}; give a method with its fields, as in method=PGD(p=1)")
     if not isinstance(recipe, Recipe | None):
         raise Misuse(f"recipe cannot be {recipe!r}; give a Recipe, as in recipe=Recipe(epochs=10)")
-    split = as_split(dataset)
-    check_classes(model, split)
-    task = Task(split, lambda _: clone(model), recipe or Recipe(), seed, device=device_of(model))
+    split, device = as_split(dataset), device_of(model)
+    with random_state_kept(device):
+        logits = predict(bare(model), [split.batch(torch.arange(min(2, len(split))))], device)
+    check_labels(split.y, logits.reshape(len(logits), -1).shape[1], torch.arange(len(split)))
+    task = Task(split, lambda _: copy.deepcopy(model), recipe or Recipe(), seed, device=device)
     trained = (method or PGD()).fit(task)
     scores = task.journal.vectors.get("score")
-    return Debiased(
-        trained, None if scores is None else torch.from_numpy(scores), task.journal.history, task.journal.seconds
-    )
+    found = None if scores is None else torch.from_numpy(scores)
+    return Debiased(trained, found, task.journal.history, task.journal.seconds)

@@ -1,55 +1,42 @@
 """Disen: learning debiased representations by swapping features (Lee, Kim, Lee, Lee and Choo, NeurIPS 2021)."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Problem
 from debiaser.io import derive
 from debiaser.learn.forward import call, evaluating, find_head
-from debiaser.learn.losses import Objective, RowAverage, check_alpha, check_ema, cross_entropy, gce, relative_difficulty
-from debiaser.methods.task import Task
+from debiaser.learn.losses import Objective, RowAverage, cross_entropy, gce, relative_difficulty
+from debiaser.methods.task import Method, Task, bounded
 
 
 @dataclass(frozen=True)
-class Disen:
-    """Two encoders, one for what matters and one for the shortcut; later, shortcut features are swapped between rows.
+class Disen(Method):
+    """Two encoders, one for what matters and one for the shortcut, whose features are later swapped between samples.
 
-    lambda_dis, lambda_swap_b: weight of GCE among the losses of a row's own and of swapped features; lambda_swap:
+    lambda_dis, lambda_swap_b: weight of GCE among the losses of a sample's own and of swapped features; lambda_swap:
     weight of all losses of swapped features; swap_from: share of the training after which swapping begins, in whole
-    epochs; alpha: GCE's exponent, None for cross-entropy; extra_q: the authors' factor; ema: share of the past in each
-    row's average loss; length: times as long as other one-stage methods; augment: in training.
+    epochs (1: never); alpha: GCE's exponent, None for cross-entropy; extra_q: the authors' factor; ema: share of the
+    past in each sample's average loss; length: times as long as other one-stage methods; augment: in training.
+
+    >>> result = debias(model, dataset, Disen(swap_from=0.5))
     """
 
-    lambda_dis: float = 10
-    lambda_swap_b: float = 10
-    lambda_swap: float = 1
-    alpha: float | None = 0.7
+    lambda_dis: float = bounded(10, at_least=0)
+    lambda_swap_b: float = bounded(10, at_least=0)
+    lambda_swap: float = bounded(1, at_least=0)
+    alpha: float | None = bounded(0.7, above=0, at_most=1)
     extra_q: bool = True
-    ema: float = 0.7
-    swap_from: float = 0.2
-    length: float = 1
+    ema: float = bounded(0.7, at_least=0, below=1)
+    swap_from: float = bounded(0.2, at_least=0, at_most=1)
+    length: float = bounded(1, above=0)
     augment: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("lambda_dis", "lambda_swap_b", "lambda_swap"):
-            value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise Misuse(f"{name} must be a number of at least 0, got {value:g}")
-        if self.alpha is not None:
-            check_alpha(self.alpha)
-        check_ema(self.ema)
-        if not 0 <= self.swap_from <= 1:
-            raise Misuse(f"swap_from must lie in [0, 1] (1: never), got {self.swap_from:g}")
-        if not self.length > 0:
-            raise Misuse(f"length must be above 0, got {self.length:g}")
 
     def fit(self, task: Task) -> nn.Module:
         """The intrinsic head on the features of both encoders."""
-        task = task if self.augment else task.plain()
         (intrinsic, bias), (head, bias_head) = self.start(task)
         objective = Disentangling(Disentangled(intrinsic, bias, head), bias_head, task.train.y, self)
         task.fit(objective, "disen", length=self.length * task.recipe.single_stage)
@@ -59,15 +46,13 @@ class Disen:
     def start(self, task: Task) -> tuple[list[nn.Module], list[nn.Module]]:
         """Two encoders and two heads, intrinsic first, each with a start of its own."""
         x = next(task.train.batches(2)).to(task.device).x
-        encoders, removed = zip(*(beheaded(task.new_model(name).to(task.device), x) for name in NAMES), strict=True)
+        names = ("debiased", "model")  # of the intrinsic and the bias encoder, as in LfF and PGD
+        encoders, removed = zip(*(beheaded(task.new_model(name).to(task.device), x) for name in names), strict=True)
         classes, width = removed[0].weight.shape[:2]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(task.seed, "init", "heads"))
-            heads: list[nn.Module] = [nn.Linear(2 * width, classes).to(removed[0].weight.dtype) for _ in NAMES]
+            heads: list[nn.Module] = [nn.Linear(2 * width, classes).to(removed[0].weight.dtype) for _ in names]
         return list(encoders), heads
-
-
-NAMES = ("debiased", "model")  # of the intrinsic and the bias encoder, as in LfF and PGD
 
 
 class Disentangled(nn.Module):
@@ -91,44 +76,41 @@ class Disentangling(Objective):
 
     model: Disentangled
 
-    def __init__(self, model: Disentangled, bias_head: nn.Module, labels: Tensor, how: Disen) -> None:
+    def __init__(self, model: Disentangled, bias_head: nn.Module, labels: Tensor, rule: Disen) -> None:
         super().__init__()
-        self.model, self.bias_head, self.how, self.swapping = model, bias_head, how, False
-        self.loss = gce(how.alpha, how.extra_q)
-        self.bias_losses, self.intrinsic_losses = RowAverage(labels, how.ema), RowAverage(labels, how.ema)
+        self.model, self.bias_head, self.rule, self.swapping = model, bias_head, rule, False
+        self.loss = gce(rule.alpha, rule.extra_q)
+        self.bias_losses, self.intrinsic_losses = RowAverage(labels, rule.ema), RowAverage(labels, rule.ema)
 
     def begin(self, epoch: int, epochs: int) -> None:
-        self.swapping = epoch / epochs >= self.how.swap_from
+        self.swapping = epoch / epochs >= self.rule.swap_from
 
     def heads(self, intrinsic: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """(b, k) logits of the intrinsic and of the bias head; each trains no encoder but its own."""
-        towards_intrinsic: Tensor = self.model.head(torch.cat([intrinsic, bias.detach()], 1))
-        towards_bias: Tensor = self.bias_head(torch.cat([intrinsic.detach(), bias], 1))
-        return towards_intrinsic, towards_bias
+        own, other = torch.cat([intrinsic, bias.detach()], 1), torch.cat([intrinsic.detach(), bias], 1)
+        return self.model.head(own), self.bias_head(other)
 
     def forward(self, batch: Batch) -> Tensor:
-        how, y = self.how, batch.y
+        rule: Disen = self.rule
+        y = batch.y
         intrinsic, bias = self.model.features(batch.x)
         own, own_bias = self.heads(intrinsic, bias)
         losses = cross_entropy(own, y)
         self.intrinsic_losses.update(batch.rows, losses.detach())  # first update, then read
         self.bias_losses.update(batch.rows, cross_entropy(own_bias, y).detach())
-        weight = relative_difficulty(self.bias_losses, self.intrinsic_losses, batch.rows)
-        loss: Tensor = (weight * losses).mean() + how.lambda_dis * self.loss(own_bias, y).mean()
+        weight = self.weights(batch.rows)
+        loss: Tensor = (weight * losses).mean() + rule.lambda_dis * self.loss(own_bias, y).mean()
         if not self.swapping:
             return loss
         order = torch.randperm(len(batch), device=y.device)  # a bias feature brings its own label along
         mixed, mixed_bias = self.heads(intrinsic, bias[order])
         swapped: Tensor = (weight * cross_entropy(mixed, y)).mean()
-        swapped = swapped + how.lambda_swap_b * self.loss(mixed_bias, y[order]).mean()
-        return loss + how.lambda_swap * swapped
+        swapped = swapped + rule.lambda_swap_b * self.loss(mixed_bias, y[order]).mean()
+        return loss + rule.lambda_swap * swapped
 
-    def weights(self) -> Tensor:
-        """(n,) the weight that every training row has by now."""
-        return relative_difficulty(self.bias_losses, self.intrinsic_losses)
-
-    def extra_repr(self) -> str:
-        return repr(self.how)
+    def weights(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """(b,) the weight that these samples (without: all) have by now."""
+        return relative_difficulty(self.bias_losses, self.intrinsic_losses, rows)
 
 
 def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:

@@ -4,84 +4,57 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from debiaser.data.split import Batch
-from debiaser.errors import Misuse, known
-from debiaser.learn.forward import Outputs, call, features_and_logits, last_layer
+from debiaser.data.split import Batch, Split
+from debiaser.learn.forward import Outputs, call, device_of, features_and_logits, last_layer
 from debiaser.learn.gradient_norms import grad_norm
-from debiaser.learn.losses import Objective, RowAverage, check_alpha, check_ema, cross_entropy, gce, relative_difficulty
-from debiaser.methods.task import Task
-
-SCORES = ("gradient", "loss")
-Heads = tuple[nn.Module, nn.Module]
+from debiaser.learn.losses import Objective, RowAverage, cross_entropy, gce, relative_difficulty
+from debiaser.methods.task import Method, Task, bounded, choice
 
 
 @dataclass(frozen=True)
-class LfF:
-    """Two networks side by side: one takes the shortcut, the other learns most from the rows where that one fails.
+class LfF(Method):
+    """Two networks side by side: one takes the shortcut, the other learns most from the samples where that one fails.
 
     alpha: exponent of the biased network's GCE, None for cross-entropy; extra_q: the authors' factor; ema: share of the
-    past in each row's average; score: what is averaged, loss or gradient norm of the last layer; relative: a row weighs
-    what the biased network's average is in the sum of both, or (false) that average alone; length: times as long as
-    other one-stage methods; augment: in training. Both networks train in parallel on the same rows, as in the
-    authors' code, so a row counts once as a sample seen although it passes through two networks.
+    past in each sample's average; score: what is averaged, loss or gradient norm of the last layer; relative: a sample
+    weighs what the biased network's average is in the sum of both, or (false) that average alone; length: times as long
+    as other one-stage methods; augment: in training. Both networks train in parallel on the same batches, as in the
+    authors' code, so a sample counts once as seen although it passes through two networks.
+
+    >>> result = debias(model, dataset, LfF(score="gradient"))
     """
 
-    alpha: float | None = 0.7
+    alpha: float | None = bounded(0.7, above=0, at_most=1)
     extra_q: bool = True
-    ema: float = 0.7
-    score: str = "loss"
-    length: float = 1
+    ema: float = bounded(0.7, at_least=0, below=1)
+    score: str = choice("loss", "gradient")
+    length: float = bounded(1, above=0)
     augment: bool = True
     relative: bool = True
 
-    def __post_init__(self) -> None:
-        if self.alpha is not None:
-            check_alpha(self.alpha)
-        check_ema(self.ema)
-        if self.score not in SCORES:
-            raise known("score", self.score, SCORES)
-        if not self.length > 0:
-            raise Misuse(f"length must be above 0, got {self.length:g}")
-
     def fit(self, task: Task) -> nn.Module:
         """The debiased network."""
-        task = task if self.augment else task.plain()
-        biased, debiased = task.new_model(), task.new_model("debiased")
-        heads = find_heads(task, biased, debiased) if self.score == "gradient" else None
-        objective = Failure(
-            biased, debiased, task.train.y, gce(self.alpha, self.extra_q), self.ema, heads, self.relative
-        )
+        objective = Failure(task.new_model(), task.new_model("debiased"), task.train, self)
         task.fit(objective, "lff", length=self.length * task.recipe.single_stage)
         task.journal.note("weight", objective.weights())
         return objective.model
 
 
 class Failure(Objective):
-    """mean GCE(f_b) + mean w ce(f_d), w = u_b / (u_b + u_d) from each network's average score of a row; or w = u_b.
+    """mean GCE(f_b) + mean w ce(f_d), w = u_b / (u_b + u_d) from the networks' average scores of a sample; or u_b."""
 
-    The score is the loss or, where the networks' last layers are given, the norm of the gradient there.
-    """
-
-    def __init__(
-        self,
-        biased: nn.Module,
-        debiased: nn.Module,
-        labels: Tensor,
-        loss: nn.Module,
-        ema: float = 0.7,
-        heads: Heads | None = None,
-        relative: bool = True,
-    ) -> None:
+    def __init__(self, biased: nn.Module, debiased: nn.Module, split: Split, rule: LfF) -> None:
         super().__init__()
-        self.model, self.biased, self.loss = debiased, biased, loss
-        self.biased_scores, self.debiased_scores = RowAverage(labels, ema), RowAverage(labels, ema)
-        self.heads = heads  # a tuple, so that the layers are not registered a second time
-        self.relative = relative
+        self.model, self.biased, self.rule, self.loss = debiased, biased, rule, gce(rule.alpha, rule.extra_q)
+        self.biased_scores, self.debiased_scores = RowAverage(split.y, rule.ema), RowAverage(split.y, rule.ema)
+        self.heads: tuple[nn.Module | None, ...] = (None, None)  # a tuple, so that no layer is registered a second time
+        if rule.score == "gradient":
+            batch = next(split.batches(2)).to(device_of(biased))
+            self.heads = last_layer(biased, batch), last_layer(debiased, batch)
 
     def forward(self, batch: Batch) -> Tensor:
-        biased_head, debiased_head = self.heads or (None, None)
-        biased, biased_score = logits_and_score(self.biased, batch, biased_head)
-        debiased, debiased_score = logits_and_score(self.model, batch, debiased_head)
+        biased, biased_score = logits_and_score(self.biased, batch, self.heads[0])
+        debiased, debiased_score = logits_and_score(self.model, batch, self.heads[1])
         self.biased_scores.update(batch.rows, biased_score)  # first update, then read
         self.debiased_scores.update(batch.rows, debiased_score)
         weighted = self.weights(batch.rows) * cross_entropy(debiased, batch.y)
@@ -89,13 +62,10 @@ class Failure(Objective):
         return loss
 
     def weights(self, rows: Tensor | slice = slice(None)) -> Tensor:
-        """(b,) the weight that these rows (without: all training rows) have by now."""
-        if self.relative:
+        """(b,) the weight that these samples (without: all) have by now."""
+        if self.rule.relative:
             return relative_difficulty(self.biased_scores, self.debiased_scores, rows)
         return self.biased_scores.relative(rows)
-
-    def extra_repr(self) -> str:
-        return f"score={'gradient' if self.heads else 'loss'}" + ("" if self.relative else ", relative=False")
 
 
 def logits_and_score(model: nn.Module, batch: Batch, head: nn.Module | None) -> tuple[Tensor, Tensor]:
@@ -105,9 +75,3 @@ def logits_and_score(model: nn.Module, batch: Batch, head: nn.Module | None) -> 
         return logits, cross_entropy(logits, batch.y).detach()
     features, logits = features_and_logits(model, batch.x, head)
     return logits, grad_norm()(Outputs(features.detach(), logits.detach().flatten(1), batch.y))
-
-
-def find_heads(task: Task, biased: nn.Module, debiased: nn.Module) -> Heads:
-    """The last layers of both networks."""
-    batch = next(task.train.batches(2)).to(task.device)
-    return last_layer(biased.to(task.device), batch), last_layer(debiased.to(task.device), batch)

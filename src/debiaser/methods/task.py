@@ -1,12 +1,16 @@
-"""What a method is given: splits without bias labels, a fresh network, a loop, a look, and a journal."""
+"""What a method is, and what it is given: data without bias labels, fresh networks, a loop, a look, and a journal."""
 
-import copy
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import wraps
+from math import isfinite
+from operator import ge, gt, le, lt
+from types import NoneType
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
+from debiaser.errors import Misuse, known
 from debiaser.io import derive, torch_stream
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
@@ -24,18 +29,56 @@ from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
 
+LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
-class Method(Protocol):
-    """A debiasing algorithm: a frozen dataclass of hyperparameters whose `fit` reads like its paper's box."""
+
+def bounded(default: float, **limits: float) -> Any:
+    """A field of a method that must be a finite number: `above` or `at_least`, and `below` or `at_most` a limit."""
+    return field(default=default, metadata={"limits": limits})
+
+
+def choice(default: str, *others: str) -> Any:
+    """A field of a method that must be one of these words."""
+    return field(default=default, metadata={"choices": (default, *others)})
+
+
+@dataclass(frozen=True)
+class Method:
+    """A debiasing algorithm: a frozen dataclass of hyperparameters whose `fit` reads like its paper's algorithm box.
+
+    Fields declared by `bounded` and `choice` are checked when the method is made. With the field `augment` at False,
+    `fit` is given the task without augmentation.
+    """
+
+    def __init_subclass__(cls) -> None:
+        fit = cls.fit
+
+        @wraps(fit)
+        def fit_task(self: Any, task: "Task") -> nn.Module:
+            return fit(self, task if getattr(self, "augment", True) else replace(task, augment=None))
+
+        cls.fit = fit_task  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, limits = getattr(self, each.name), each.metadata.get("limits", {})
+            if value not in each.metadata.get("choices", [value]):
+                raise known(each.name, value, each.metadata["choices"])
+            if value is None or not limits:
+                continue
+            if not (isfinite(value) and all(LIMITS[limit][0](value, bound) for limit, bound in limits.items())):
+                allowed = " and ".join(f"{LIMITS[limit][1]} {bound:g}" for limit, bound in limits.items())
+                optional = ", or none" if NoneType in get_args(each.type) else ""
+                raise Misuse(f"{each.name} must be a finite number {allowed}{optional}, got {value:g}")
 
     def fit(self, task: "Task") -> nn.Module:
         """The debiased network."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass
 class Journal:
-    """What happened: vectors over the training rows, seconds per stage, one row per epoch, the keys of the stages.
+    """What happened: vectors over the training samples, seconds per stage, one row per epoch, the keys of the stages.
 
     `owned`: the keys of those that no other run may use.
     """
@@ -47,8 +90,15 @@ class Journal:
     owned: list[str] = field(default_factory=list)
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
-        """Keep one number per training row under this name."""
+        """Keep one number per training sample under this name."""
         self.vectors[name] = np.asarray(vector.detach().cpu() if isinstance(vector, Tensor) else vector)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds that the block takes under this name."""
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0) + time.perf_counter() - started
 
     def add_stage(self, stage: str, key: str, history: list[engine.Row], owned: bool = False) -> None:
         """Keep a stage's history; a stage that was continued replaces what was known of it."""
@@ -56,8 +106,7 @@ class Journal:
             self.stages.append(key)
         if owned and key not in self.owned:
             self.owned.append(key)
-        others = [row for row in self.history if row["stage"] != stage]
-        self.history = others + history
+        self.history = [row for row in self.history if row["stage"] != stage] + history
         self.seconds[stage] = sum(row["seconds"] for row in history)
 
 
@@ -83,14 +132,6 @@ class Task:
         """A fresh network; networks of different names start from different weights."""
         return self.make_model(derive(self.seed, "init", name))
 
-    def plain(self) -> "Task":
-        """The same task without augmentation."""
-        return replace(self, augment=None)
-
-    def epochs(self, stage: str, length: float = 1) -> int:
-        """How many epochs a stage of this name takes."""
-        return self.recipe.of_stage(stage, length).epochs
-
     def fit(
         self,
         objective: Objective,
@@ -104,23 +145,14 @@ class Task:
         """The network that comes out of training the objective through this stage of the recipe.
 
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
-        `until` it stops after that many of its epochs and the next call goes on: what its rows are drawn by may change.
+        `until` it stops after that many of its epochs and the next call goes on: its sampler may change in between.
         Such a stage is its `owner`'s alone: what else decides it is for the owner to say. `length` and `rate` multiply
         the recipe's epochs and its learning rate.
         """
         recipe = self.recipe.of_stage(stage, length, rate)
-        plan = engine.Stage(
-            stage,
-            self.train,
-            recipe,
-            derive(self.seed, stage),
-            sampler,
-            self.augment if recipe.augment else None,
-            self.device,
-            self.watch,
-            self.processes,
-            self.precision,
-        )
+        augment = self.augment if recipe.augment else None
+        means = (self.device, self.watch, self.processes, self.precision)
+        plan = engine.Stage(stage, self.train, recipe, derive(self.seed, stage), sampler, augment, *means)
         key = stage_key(objective, plan, self.identity, owner)
         self.processes.agree(f"how stage '{stage}' begins", key)
         with self.processes.held(lambda: self.checkpoints.stage(key)) as checkpoint:
@@ -128,45 +160,38 @@ class Task:
         self.journal.add_stage(stage, key, history, owned=bool(owner))
         return objective.model
 
-    def outputs(self, model: nn.Module, head: nn.Module | str | None = None) -> Outputs:
-        """What the network makes of all clean training rows, collected."""
+    def outputs(self, model: nn.Module, split: Split | None = None) -> Outputs:
+        """What the network makes of all clean samples of a split, by default of the training one, collected."""
 
-        def seen(batches: Iterator[Batch]) -> tuple[Tensor, ...]:
-            found = collect(look(model, batches, head, self.device))
+        def collected(batches: Iterator[Batch]) -> tuple[Tensor, ...]:
+            found = collect(look(model, batches, device=self.device))
             return found.features, found.logits, found.labels
 
-        return Outputs(*self.processes.over(self.train, self.look_size, seen))
+        return Outputs(*self.processes.over(self.train if split is None else split, self.look_size, collected))
 
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
-        """(n,) one number per training row from one forward pass in eval mode, streamed."""
+        """(n,) one number per training sample from one forward pass in eval mode, streamed."""
         return self.measured(lambda batches: [reduce(look(model, batches, device=self.device), score)], augmented)
 
     def measured(self, measure: Callable[[Iterator[Batch]], Iterable[Tensor]], augmented: bool = False) -> Tensor:
-        """(n,) what `measure` gives for the training rows, part by part in their order; its time is noted."""
-        started = time.perf_counter()
+        """(n,) what `measure` gives for the training samples, part by part in their order; its time is noted."""
 
-        def seen(clean: Iterator[Batch]) -> tuple[Tensor]:
-            return (torch.cat(list(measure(map(self._augmented, clean) if augmented else clean))),)
+        def augment(batch: Batch) -> Batch:
+            if not (augmented and self.augment):
+                return batch
+            stream = torch_stream(self.seed, "score", "augment", int(batch.rows[0]))
+            return replace(batch, x=self.augment(batch.x, stream))
 
-        (result,) = self.processes.over(self.train, self.look_size, seen)
-        self.journal.seconds["score"] = self.journal.seconds.get("score", 0) + time.perf_counter() - started
+        with self.journal.timed("score"):
+            (result,) = self.processes.over(
+                self.train, self.look_size, lambda batches: (torch.cat(list(measure(map(augment, batches)))),)
+            )
         return result
 
     @property
     def look_size(self) -> int:
-        """Rows per batch where nothing is learnt."""
+        """Samples per batch where nothing is learnt."""
         return max(256, self.recipe.batch_size)
-
-    def _augmented(self, batch: Batch) -> Batch:
-        if not self.augment:
-            return batch
-        stream = torch_stream(self.seed, "score", "augment", int(batch.rows[0]))
-        return Batch(self.augment(batch.x, stream), batch.y, batch.rows)
-
-
-def clone(model: nn.Module) -> nn.Module:
-    """A copy with weights and BatchNorm statistics."""
-    return copy.deepcopy(model)
 
 
 def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: str = "") -> str:

@@ -186,7 +186,7 @@ def with_fields(kind: type, fields: Mapping[str, Any]) -> "Method":
 def field_values(method: "Method") -> dict[str, Any]:
     """The method's fields as plain values; 2 is 2.0 where a float is declared, so that both are the same run."""
     kinds, found = typing.get_type_hints(type(method)), {}
-    for name, value in dataclasses.asdict(method).items():  # type: ignore[call-overload]
+    for name, value in dataclasses.asdict(method).items():
         try:
             json.dumps(value)
         except TypeError:
