@@ -1,13 +1,9 @@
-"""Folders as an audit leaves them behind, made from coloured digits and from made-up reviews."""
+"""What an audit gives to its page, made from coloured digits and from made-up reviews."""
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
-
-from debiaser.io import write_arrays, write_json
 
 COLOURS = np.array(
     [
@@ -16,7 +12,7 @@ COLOURS = np.array(
     ]
 )
 VOCABULARY = ("the", "film", "was", "a", "long", "quiet", "story", "about", "people", "who", "talk", "in", "rain")
-HEADING = ["id", "path", "label", "predicted", "score", "probability", "rank", "p_conflicting", "p_mislabelled", "kind"]
+Audit = dict[str, Any]  # the keywords of `write_audit_page`
 
 
 def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -57,17 +53,25 @@ VIEWS = [
         "null": 8.0,
     }
     | {"excess": estimate(24.0, 20.0, 28.0), "rows": 900},
-    {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True}
+    {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True, "null": 8.0}
     | {"excess": estimate(-0.5, -2.0, 1.0), "rows": 900},
-    {"name": "texture", "title": "Patch texture", "follows": 9.0, "chance": 6.0, "p": 0.2, "nuisance": False}
+    {
+        "name": "texture",
+        "title": "Patch texture",
+        "follows": 9.0,
+        "chance": 6.0,
+        "p": 0.2,
+        "nuisance": False,
+        "null": 8.0,
+    }
     | {"excess": estimate(3.0, -1.0, 7.0), "rows": 900},
 ]
 SUSPECTS = [
     {"column": "hospital", "balanced_accuracy": 62.0, "chance": 10.0, "p": 0.001, "q": 0.004, "flagged": True}
-    | {"values": [{"value": "north", "n": 300, "error_rate": 2.0}, {"value": "", "n": 9, "error_rate": 40.0}]}
+    | {"values": [{"value": "north", "n": 300, "error_rate": 2.0}, {"value": "(missing)", "n": 9, "error_rate": 40.0}]}
     | {"empty": [{"value": "north", "label": "3"}]},
     {"column": "width", "balanced_accuracy": 11.0, "chance": 10.0, "p": 0.4, "q": 0.6, "flagged": False}
-    | {"values": []},
+    | {"values": [], "empty": []},
 ]
 PRICE = {
     "gain": estimate(37.5, 31.0, 44.0),
@@ -101,7 +105,7 @@ def selection() -> dict[str, Any]:
 def repair(names: list[str]) -> dict[str, Any]:
     """The models before and after with their controls, the test between them, and what it costs."""
     model = {"overall": {"mean": 91.2, "sd": 0.8}, "easy_misses": {"mean": 41.0, "sd": 3.0}, "groups": {}}
-    model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}}
+    model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}, "minus_vanilla": None}
     minus = {"minus_vanilla": {"difference": 37.5, "interval": [31.0, 44.0]}}
     better = {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, **minus}
     return {
@@ -116,9 +120,9 @@ def repair(names: list[str]) -> dict[str, Any]:
             "p": 0.001,
             "units": 120,
             "on": "all held-out rows",
+            "easy_misses": {"difference": None, "interval": [None, None], "p": None, "units": 0},
         },
         "helped": True,
-        "cost": {"points lost on rows that follow the rule": estimate(0.8, 0.2, 1.4)},
         "sentence": "Training against the rule helped: 78.5% of the rows that the easy model misses are now right.",
         "chosen": "PGD, 75% of draws by score",
         "selection": selection(),
@@ -151,7 +155,8 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         {"name": name, "n": int((label == k).sum()), "easy_accuracy": float(100 * (~wrong[label == k]).mean())}
         for k, name in enumerate(names)
     ]
-    edges = np.linspace(0, score.max(), 21)
+    score = np.maximum(score, 1e-4)
+    edges = np.geomspace(score.min(), score.max(), 21)
     return {
         "source": "scans/clinic",
         "kind": kind,
@@ -193,13 +198,6 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
     }
 
 
-def write_scores(folder: Path, columns: dict[str, Any]) -> None:
-    with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(HEADING)
-        writer.writerows(zip(*(columns[name] for name in HEADING), strict=True))
-
-
 def score_columns(
     ids: list[str], names: list[str], label: np.ndarray, said: np.ndarray, seed: int = 1
 ) -> dict[str, Any]:
@@ -221,63 +219,46 @@ def score_columns(
     }
 
 
-def image_audit(folder: Path, n: int = 600, names: list[str] | None = None, prefix: str = "", **changes: Any) -> Path:
-    """The folder of an audit of coloured digits, as the command leaves it behind."""
-    folder.mkdir(parents=True, exist_ok=True)
+def image_audit(n: int = 600, names: list[str] | None = None, prefix: str = "", **changes: Any) -> Audit:
+    """An audit of coloured digits."""
     names = names or [str(k) for k in range(10)]
-    pictures, label, colour, mistaken = coloured_digits(n)
-    ids = [f"{prefix}{names[k]}/{row}.png" for row, k in enumerate(label)]
-    columns = score_columns(ids, names, label, colour)
+    images, label, colour, mistaken = coloured_digits(n)
+    columns = score_columns([f"{prefix}{names[k]}/{row}.png" for row, k in enumerate(label)], names, label, colour)
     columns["kind"] = ["mislabelled" if bad else kind for bad, kind in zip(mistaken, columns["kind"], strict=True)]
-    write_scores(folder, columns)
-    probability = np.full((n, 10), 0.01, np.float32)
-    probability[np.arange(n), colour] = 0.91
-    debiased = np.full((n, 10), 0.02, np.float32)
-    debiased[np.arange(n), label] = 0.82
-    heat = (pictures[:12].max(axis=3) > 0).astype(np.uint8) * 160
-    write_arrays(
-        folder / "pictures.npz",
-        rows=np.arange(n),
-        picture=pictures,
-        probability_easy=probability,
-        probability_debiased=debiased,
-        heat_rows=np.arange(12),
-        heat_easy=heat,
-        heat_debiased=heat // 2,
-    )
-    strips = {"original": pictures[:6], "donor": pictures[6:12], "swapped": pictures[12:18]}
-    answers = np.stack([label[:6], label[6:12], label[6:12]], axis=1)
-    write_arrays(folder / "swaps.npz", view=np.array(["colour"] * 3 + ["texture"] * 3), answers=answers, **strips)
+    samples: dict[int, dict[str, Any]] = {}
+    for row in range(n):
+        samples[row] = {"image": images[row], "easy": np.where(np.arange(10) == colour[row], 0.91, 0.01)}
+        if row < 12:
+            heat = (images[row].max(axis=2) > 0).astype(np.uint8) * 160
+            samples[row] |= {"look_easy": heat, "look_debiased": heat // 2}
+    swaps: dict[str, list[dict[str, Any]]] = {"colour": [], "texture": []}
+    for k in range(6):
+        answers = [names[label[row]] for row in (k, k + 6, k + 6)]
+        swaps["colour" if k < 3 else "texture"].append({"images": images[k : k + 18 : 6], "answers": answers})
     told = findings("image", names, label, label != colour, np.asarray(columns["score"]))
     against = np.flatnonzero(label != colour)
     typical = {k: int(np.flatnonzero((label == k) & (label == colour))[0]) for k in range(10)}
     told["triplets"] = [{"row": int(r), "same": typical[label[r]], "other": typical[colour[r]]} for r in against[:8]]
-    write_json(folder / "audit.json", told | changes)
-    return folder
+    return {"findings": told | changes, "rows": columns, "samples": samples, "swaps": swaps}
 
 
-def text_audit(folder: Path, n: int = 120, names: tuple[str, str] = ("bad", "good"), extra: str = "") -> Path:
-    """The folder of an audit of made-up reviews in which one word goes with the label."""
-    folder.mkdir(parents=True, exist_ok=True)
+def text_audit(n: int = 120, names: tuple[str, str] = ("bad", "good"), extra: str = "") -> Audit:
+    """An audit of made-up reviews in which one word goes with the label."""
     random = np.random.default_rng(3)
     label = random.integers(0, 2, n)
     said = np.where(random.random(n) < 0.15, 1 - label, label)
-    ids = [f"review {row}" for row in range(n)]
-    columns = score_columns(ids, list(names), label, said)
-    write_scores(folder, columns | {"path": [""] * n})
-    texts = {}
+    columns = score_columns([f"review {row}" for row in range(n)], list(names), label, said) | {"path": [""] * n}
+    samples = {}
     for row in range(n):
         words = [*random.choice(VOCABULARY, 40).tolist(), "spiffing" if said[row] else "dreary", *extra.split(" ")]
         weights = [[word, 0.9 if word in ("spiffing", "dreary") else round(random.normal() * 0.1, 2)] for word in words]
-        odds = [0.93, 0.07] if said[row] == 0 else [0.07, 0.93]
-        texts[str(row)] = {"text": " ".join(words), "easy": weights, "debiased": weights[::-1]}
-        texts[str(row)] |= {"probability_easy": odds, "probability_debiased": odds[::-1]}
-    write_json(folder / "texts.json", texts)
-    swap = {"texts": [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"], "answers": [0, 1, 1]}
-    write_json(folder / "swaps.json", {"colour": [swap, swap]})
+        odds = np.array([0.93, 0.07] if said[row] == 0 else [0.07, 0.93])
+        looks = {"look_easy": weights, "look_debiased": weights[::-1]}
+        samples[row] = {"text": " ".join(words), "easy": odds, **looks}
+    texts = [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"]
+    swap = {"texts": texts, "answers": [names[0], names[1], names[1]]}
     told = findings("text", list(names), label, label != said, np.asarray(columns["score"]))
     first = [int(np.flatnonzero((label == k) & (said == k))[0]) for k in (0, 1)]
     against = np.flatnonzero(label != said)[:4]
     told["triplets"] = [{"row": int(r), "same": first[label[r]], "other": first[said[r]]} for r in against]
-    write_json(folder / "audit.json", told)
-    return folder
+    return {"findings": told, "rows": columns, "samples": samples, "swaps": {"colour": [swap, swap]}}

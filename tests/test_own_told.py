@@ -22,7 +22,6 @@ from debiaser.cli.own import told
 from debiaser.data.own import Columns, read_own
 from debiaser.errors import Problem, printable
 from debiaser.learn.encoders import Encoder
-from debiaser.report.audit_page import Scores, table_order
 
 RNG = np.random.default_rng(0)
 
@@ -53,13 +52,6 @@ def test_marks_by_row_number_are_refused_by_a_run_over_other_rows(folder: Path, 
     assert match_marks(own, np.arange(20), tmp_path / "marks.csv") == {3: "aligned"}
     with pytest.raises(Problem, match=r"a page of 20 rows, and this run examines 16"):
         match_marks(own, np.arange(16), tmp_path / "marks.csv")
-
-
-def test_ids_in_any_script_leave_the_page_small() -> None:
-    names = ["写真/" * 60 + f"{row}.png" for row in range(10_000)]
-    numbers = {"rank": np.arange(1.0, 10_001.0)}
-    _, listed = table_order(Scores({"id": names, "path": [""] * len(names)}, numbers))
-    assert sum(len(name.encode()) for name in names[:listed]) < 1_300_000
 
 
 def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:

@@ -19,11 +19,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from debiaser.errors import Problem
-from debiaser.report import figures, thumbnails
+from debiaser.report import figures
 from debiaser.report.figures import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
-from debiaser.report.run_page import find_runs, with_code, write_page
-from debiaser.report.tables import duration, settings, summary_rows, text_table
-from debiaser.report.words import finding, percent, score_words
+from debiaser.report.run_page import find_runs, scored_classes, with_code, write_page
+from debiaser.report.tables import duration, percent, settings, summary_rows, text_table
+from debiaser.report.words import finding, score_words
 
 PALETTE = np.random.default_rng(7).integers(60, 256, (10, 3))
 TRAIN, TEST = 400, 200
@@ -237,7 +237,7 @@ def test_page_shows_every_part(both: list[Path], tmp_path: Path) -> None:
 
 def sides(folder: Path) -> list[list[Any]]:
     with np.load(folder / "samples.npz") as samples:
-        classes = thumbnails.scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8, 12)
+        classes = scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8)
     return [entry[side] for entry in classes for side in ("highest", "lowest")]
 
 
@@ -379,7 +379,7 @@ def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: py
 def test_pictures_are_exact_when_tiny_and_small_when_large() -> None:
     tiny = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     decoded = [
-        Image.open(io.BytesIO(base64.b64decode(thumbnails.data_uri(image).partition(",")[2]))).convert("RGB")
+        Image.open(io.BytesIO(base64.b64decode(figures.data_uri(image).partition(",")[2]))).convert("RGB")
         for image in (tiny, np.zeros((300, 200, 3), np.uint8))
     ]
     assert np.array_equal(np.asarray(decoded[0]), tiny)
@@ -388,10 +388,10 @@ def test_pictures_are_exact_when_tiny_and_small_when_large() -> None:
 
 def test_histogram_axis_follows_the_tail() -> None:
     heavy = np.r_[np.full(99, 0.01), 5.0]
-    assert figures.bin_edges(heavy)[1]
-    assert not figures.bin_edges(np.linspace(0, 1, 50))[1]
+    assert figures.score_bins(heavy)[1]
+    assert not figures.score_bins(np.linspace(0, 1, 50))[1]
     for scores in (np.zeros(5), np.array([-1.0, 2.0]), np.array([3.0]), np.r_[np.zeros(9), 1e-300]):
-        edges, _ = figures.bin_edges(scores)
+        edges, _ = figures.score_bins(scores)
         assert (np.diff(edges) > 0).all()
         assert np.histogram(scores, edges)[0].sum() == len(scores)
 

@@ -24,8 +24,9 @@ from debiaser.paper.studies.findings import (
     tally,
 )
 from debiaser.paper.studies.study import Cell
+from debiaser.report.figures import write_study_figures
 from debiaser.report.run_page import find_runs, write_page
-from debiaser.report.studies import markdown, text_table, write_figures
+from debiaser.report.tables import study_markdown, study_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -193,15 +194,15 @@ def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
     study, both = STUDIES["ablation"].only("cmnist"), "GCE yes, augmentation yes"
     write(tmp_path, result(study, both, 0, 97.88))
     found = findings(study, gather(tmp_path), Scale())
-    headings, rows = text_table(found)
+    headings, rows = study_table(found)
     assert headings == ["Cell", "Ours", "Runs", "Published", "Difference"]
     assert rows[-1] == [both, "97.88", "1", "96.88 ± 0.28", "+1.00"] and rows[0][1] == "–"
-    text = markdown(found)
+    text = study_markdown(found)
     assert (
         "not testable here" in text
         and "debiaser train cmnist --method pgd --rho 0.005 --seed 0 --set alpha=none" in text
     )
-    drawn = write_figures(found, tmp_path / "figures")
+    drawn = write_study_figures(found, tmp_path / "figures")
     assert [path.suffix for path in drawn] == [".pdf", ".png"] and all(path.stat().st_size > 2000 for path in drawn)
     assert tally(study, gather(tmp_path), Scale(seeds=1))[-1].values == (97.88,)
 
@@ -250,7 +251,7 @@ def test_numbers_are_told_as_what_they_are(tmp_path: Path) -> None:
     for seed, seconds in enumerate((100.0, 120.0)):
         write(tmp_path, {**result(times, "PGD", seed, 97.0), "seconds": {"score": seconds}})
     found = findings(times, gather(tmp_path), Scale())
-    row = next(row for row in text_table(found)[1] if row[0] == "PGD")
+    row = next(row for row in study_table(found)[1] if row[0] == "PGD")
     assert row == ["PGD", "1 min 50 s ± 14.1 s", "2", "33 min 31 s", "-1,901 s"]
     norms = findings(STUDIES["ab_hist"], gather(tmp_path), Scale(epochs=1))["protocol"]
     assert "accuracy" not in norms and norms.startswith("Recipe `fast` with 1 epoch a stage; ")

@@ -17,7 +17,7 @@ from debiaser.auditing.export import export_model, write_evaluation
 from debiaser.auditing.findings import Findings, choose, rows_of, summarise
 from debiaser.auditing.inputs import Changed, Subject, own_of, prepare
 from debiaser.auditing.marks import apply_marks, match_marks
-from debiaser.auditing.output import keep
+from debiaser.auditing.output import write_audit
 from debiaser.auditing.selection import prove
 from debiaser.auditing.verdict import BIASED
 from debiaser.data.cache import user_cache
@@ -160,7 +160,7 @@ def conclude(examined: Examined, request: Request, evaluation: Evaluation | None
     summary = {**summarise(examined, chosen), **told, **more, **made}
     findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
-        keep(examined, chosen, findings, request.out, request.redact, evaluation)
+        write_audit(examined, chosen, findings, request.out, request.redact, evaluation)
     return findings
 
 

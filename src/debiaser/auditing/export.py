@@ -26,7 +26,7 @@ from debiaser.io import write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
 from debiaser.progress import task, track
-from debiaser.report.tables import spread, with_interval
+from debiaser.report.tables import markdown_table, spread, with_interval
 
 FORMAT = 1
 LARGEST = 4096  # pixels of a side
@@ -96,9 +96,10 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
             else "."
         ),
         "",
-        "| trained with | all held-out rows | minus vanilla | rows the easy model misses |",
-        "| --- | --: | --: | --: |",
-        *(card_row(name, told) for part in PARTS for name, told in repair[part].items()),
+        markdown_table(
+            ("trained with", "all held-out rows", "minus vanilla", "rows the easy model misses"),
+            [card_row(name, told) for part in PARTS for name, told in repair[part].items()],
+        ),
         "",
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
         f"the easy one saw {evaluation.samples_seen:,} samples of the training and validation rows.",
@@ -124,10 +125,10 @@ def escaped(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in plain)
 
 
-def card_row(name: str, told: dict[str, Any]) -> str:
+def card_row(name: str, told: dict[str, Any]) -> list[str]:
     """One line of the card's table."""
     overall, misclassified = (spread(told[rows]["mean"], told[rows]["sd"]) for rows in ("overall", "easy_misses"))
-    return f"| {name} | {overall} | {with_interval(told['minus_vanilla'] or {}) or '–'} | {misclassified} |"
+    return [name, overall, with_interval(told["minus_vanilla"] or {}) or "–", misclassified]
 
 
 @dataclass(frozen=True, eq=False)

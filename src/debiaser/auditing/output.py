@@ -1,6 +1,5 @@
-"""The folder of an audit: scores.csv, weights.csv, audit.json, what the page draws, and the page itself."""
+"""The folder of an audit: scores.csv, weights.csv, audit.json, and the page with the samples that it shows."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,18 @@ from debiaser.auditing.findings import (
     write_rows,
     write_weights,
 )
-from debiaser.auditing.inputs import texts_of
 from debiaser.auditing.jobs import read_model
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.auditing.views import VIEWS
-from debiaser.io import make_folder, write_arrays, write_text
+from debiaser.io import make_folder
 from debiaser.report.audit_page import write_audit_page
 
-SIDE = 160  # pixels of a picture on the page, at most
+SIDE = 160  # pixels of an image on the page, at most
 AROUND = 180  # characters of a text that show a swap
-STRIPS = 4  # swaps that are shown of each view
+STRIPS = 3  # swaps that are shown of each view
 
 
-def keep(
-    examined: Examined,
-    chosen: Chosen,
-    findings: Findings,
-    folder: Path,
-    redact: frozenset[str],
-    evaluation: Evaluation | None,
+def write_audit(
+    examined: Examined, chosen: Chosen, findings: Findings, folder: Path, redact: frozenset[str], evaluation: Evaluation | None
 ) -> None:
     """Write everything; the page last. Files and folders that we make are for their owner, a folder of theirs stays."""
     make_folder(folder)
@@ -45,128 +37,76 @@ def keep(
     findings.summary["scores"] = str(folder / "scores.csv")
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
     write_weights(folder / "weights.csv", findings.rows["id"], examined.weight()[examined.pool])
-    if examined.subject.own.kind == "image":
-        keep_pictures(examined, chosen, folder, evaluation)
-    else:
-        keep_texts(examined, chosen, folder, evaluation)
     write_findings(findings, folder)
-    write_audit_page(folder, redact)
+    samples = {} if "images" in redact else shown_samples(examined, chosen, evaluation)
+    swaps = {} if "images" in redact else shown_swaps(examined)
+    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)
 
 
-def show(examined: Examined, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """(b, s, s, 3) what the model saw of these rows, no larger than the page needs."""
-    return small(examined.subject.read(torch.from_numpy(rows)))
+def shown_samples(examined: Examined, chosen: Chosen, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
+    """By their place in scores.csv the images or texts to show, what the easy model says, and where models look."""
+    subject, trainer, rows = examined.subject, examined.trainer, chosen.shown
+    kind = subject.own.kind
+    contents = subject.read(torch.from_numpy(rows))
+    samples = [
+        {kind: content, "easy": examined.biased.probability[row]}
+        for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
+    ]
+    debiased = None
+    if evaluation is not None and evaluation.chosen != VANILLA:
+        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0])
+    at = {int(row): number for number, row in enumerate(rows)}
+    for row in chosen.looked.tolist() if examined.biased.keys else ():
+        fold = 0 if len(examined.biased.keys[0]) == 1 else int(trainer.fold[row])  # the model that never saw this row
+        easy = read_model(trainer.material, trainer.folder / examined.biased.keys[0][fold])
+        content = subject.read(torch.tensor([row]))  # one at a time: a network may be large
+        for name, model in (("look_easy", easy), ("look_debiased", debiased)):
+            if model is not None and kind == "image":
+                samples[at[row]][name] = input_gradients(subject, model, content)[0]
+            elif model is not None and (weights := word_weights(model, content[0], subject.enter)):
+                samples[at[row]][name] = weights
+    return dict(zip(examined.place[rows].tolist(), samples, strict=True))
 
 
-def small(pictures: torch.Tensor) -> NDArray[np.uint8]:
+def small(images: torch.Tensor) -> NDArray[np.uint8]:
     """(b, s, s, 3) at most SIDE pixels wide."""
-    if pictures.shape[-1] > SIDE:
-        resized = torch.nn.functional.interpolate(pictures.float(), SIDE, mode="bilinear", antialias=True)
-        pictures = resized.round().clamp(0, 255).byte()
-    return pictures.permute(0, 2, 3, 1).contiguous().numpy()
+    if images.shape[-1] > SIDE:
+        resized = torch.nn.functional.interpolate(images.float(), SIDE, mode="bilinear", antialias=True)
+        images = resized.round().clamp(0, 255).byte()
+    return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
-def biased_model(examined: Examined, row: int) -> torch.nn.Module:
-    """The easy model that never saw this row."""
-    fold = 0 if len(examined.biased.keys[0]) == 1 else int(examined.trainer.fold[row])
-    return read_model(examined.trainer.material, examined.trainer.folder / examined.biased.keys[0][fold])
-
-
-def debiased_model(examined: Examined, evaluation: Evaluation | None) -> torch.nn.Module | None:
-    """The first debiased model, where there is one."""
-    if evaluation is None or evaluation.chosen == VANILLA:
-        return None
-    return read_model(
-        examined.trainer.material, examined.trainer.folder / evaluation.candidates[evaluation.chosen].keys[0]
-    )
-
-
-def keep_pictures(examined: Examined, chosen: Chosen, folder: Path, evaluation: Evaluation | None) -> None:
-    """pictures.npz and swaps.npz."""
-    arrays: dict[str, NDArray[Any]] = {
-        "rows": examined.place[chosen.shown],
-        "picture": show(examined, chosen.shown),
-        "probability_easy": examined.biased.probability[chosen.shown].astype(np.float32),
-    }
-    if examined.biased.keys and len(chosen.looked):
-        subject, model = examined.subject, debiased_model(examined, evaluation)
-        pictures = [subject.read(torch.tensor([row])) for row in chosen.looked]  # one at a time: a network may be large
-        arrays["heat_rows"] = examined.place[chosen.looked]
-        biased = (biased_model(examined, row) for row in chosen.looked)
-        looks = [input_gradients(subject, *each) for each in zip(biased, pictures, strict=True)]
-        arrays["heat_easy"] = np.concatenate(looks)
-        if model is not None:
-            arrays["heat_debiased"] = np.concatenate([input_gradients(subject, model, each) for each in pictures])
-    write_arrays(folder / "pictures.npz", **arrays)
-    if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
-        write_arrays(folder / "swaps.npz", **strips(examined, examined.swaps))
-
-
-def strips(examined: Examined, swaps: SwapTest) -> dict[str, NDArray[Any]]:
-    """Original, donor and swapped picture of some swaps of each view, with what the model answered to each.
-
-    Swaps that the model followed come first.
-    """
-    pool, y = examined.pool, examined.trainer.y
-    kept: dict[str, list[NDArray[Any]]] = {name: [] for name in ("view", "original", "donor", "swapped", "answers")}
-    for view in VIEWS:
-        if view.name not in swaps.answers:
-            continue
-        said = swaps.answers[view.name]
-        rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
-        first = np.argsort(said != y[donors], kind="stable")[:STRIPS]
-        x, other = (examined.subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
-        answers = examined.plain.answer
-        kept["view"].append(np.full(len(first), view.name))
-        kept["original"].append(small(x))
-        kept["donor"].append(small(other))
-        kept["swapped"].append(small(view.swap(x, other, torch.from_numpy(first))))
-        kept["answers"].append(np.stack([answers[rows[first]], answers[donors[first]], said[first]], 1))
-    return {name: np.concatenate(parts) for name, parts in kept.items() if parts}
-
-
-def keep_texts(examined: Examined, chosen: Chosen, folder: Path, evaluation: Evaluation | None) -> None:
-    """texts.json: the texts that are shown, and which words the models go by."""
-    subject, shown = examined.subject, chosen.shown
-    texts = texts_of(subject.own, torch.from_numpy(shown))
-    debiased = debiased_model(examined, evaluation)
-    looked = set(chosen.looked.tolist())
-    kept = {}
-    for row, place, text in zip(shown.tolist(), examined.place[shown].tolist(), texts, strict=True):
-        words = row in looked and bool(examined.biased.keys)
-        kept[str(place)] = {
-            "text": text,
-            "easy": word_weights(biased_model(examined, row), text, subject.enter) if words else [],
-            "debiased": word_weights(debiased, text, subject.enter) if words and debiased else None,
-            "probability_easy": examined.biased.probability[row].tolist(),
-            "probability_debiased": None,
-        }
-    write_text(folder / "texts.json", json.dumps(kept))
-    if isinstance(examined.swaps, SwapTest) and examined.swaps.reliances:
-        write_text(folder / "swaps.json", json.dumps(text_strips(examined, examined.swaps)))
-
-
-def text_strips(examined: Examined, swaps: SwapTest) -> dict[str, list[dict[str, Any]]]:
-    """By view some swaps, followed ones first: the text, its donor and the swapped text around what changed, and what
-    the model answered to each."""
-    pool, y, answers = examined.pool, examined.trainer.y, examined.plain.answer
-    rows, donors = pool[swaps.pairs.rows], pool[swaps.pairs.donors]
+def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
+    """By view some swaps, those that the model followed first: original, donor and swapped sample, and the answers."""
+    swaps, y, said = examined.swaps, examined.trainer.y, examined.plain.answer
+    if not isinstance(swaps, SwapTest) or not swaps.reliances:
+        return {}
+    subject, classes = examined.subject, examined.subject.own.classes
+    rows, donors = examined.pool[swaps.pairs.rows], examined.pool[swaps.pairs.donors]
     strips: dict[str, list[dict[str, Any]]] = {}
     for view in examined.views:
         if view.name not in swaps.answers:
             continue
-        said = swaps.answers[view.name]
-        first = np.argsort(said != y[donors], kind="stable")[:STRIPS]
-        x, other = (texts_of(examined.subject.own, torch.from_numpy(each[first])) for each in (rows, donors))
+        answers = swaps.answers[view.name]
+        first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
+        x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
         swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
         strips[view.name] = [
             {
-                "texts": [excerpt(x[n], swapped[n]), other[n][:AROUND], excerpt(swapped[n], x[n])],
-                "answers": [int(each) for each in (answers[rows[place]], answers[donors[place]], said[place])],
+                **shown_swap(x, other, swapped, number),
+                "answers": [classes[each] for each in (said[rows[place]], said[donors[place]], answers[place])],
             }
-            for n, place in enumerate(first)
+            for number, place in enumerate(first)
         ]
     return strips
+
+
+def shown_swap(x: Any, other: Any, swapped: Any, number: int) -> dict[str, Any]:
+    """Three images, or three texts around what changed."""
+    if isinstance(x, torch.Tensor):
+        return {"images": list(small(torch.stack([each[number] for each in (x, other, swapped)])))}
+    text, changed = x[number], swapped[number]
+    return {"texts": [excerpt(text, changed), other[number][:AROUND], excerpt(changed, text)]}
 
 
 def excerpt(text: str, changed: str) -> str:

@@ -219,13 +219,13 @@ def make(
 def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | None, as_json: bool) -> None:
     """The table of each study, its claim and its protocol; figures and JSON where asked for."""
     from debiaser.paper.studies.findings import findings
-    from debiaser.report.studies import write_figures
+    from debiaser.report.figures import write_study_figures
 
     found = [findings(each, store, scale) for each in chosen]
     for each in found:
         show_study(each, as_json)
     tell_left_out(store)
-    drawn = [path for each in found for path in (write_figures(each, figures) if figures else [])]
+    drawn = [path for each in found for path in (write_study_figures(each, figures) if figures else [])]
     if not as_json:
         for path in drawn:
             typer.echo(f"Drawn: {path}")
@@ -243,10 +243,9 @@ def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | N
 def show_study(found: Found, to_stderr: bool) -> None:
     """One study on the screen."""
     from debiaser.cli.console import show_table
-    from debiaser.report.studies import text_table
-    from debiaser.report.tables import plural
+    from debiaser.report.tables import plural, study_table
 
-    show_table(f"{found['study']}: {found['title']}", *text_table(found), to_stderr)
+    show_table(f"{found['study']}: {found['title']}", *study_table(found), to_stderr)
     lines = [
         f"Claim: {found['statement']}",
         f"{found['claim'].capitalize()} here {found['tested']}".rstrip() + f" ({found['scale']}). {found['sentence']}",

@@ -130,13 +130,13 @@ def found_in(store: Any) -> list[dict[str, Any]]:
 
     from debiaser.paper.studies import STUDIES
     from debiaser.paper.studies.findings import RECIPES, Scale, findings
-    from debiaser.report.studies import page_part
+    from debiaser.report.run_page import study_part
 
     recipes = Counter(result["recipe"] for result in store.all() if result["recipe"] in RECIPES)
     if not recipes:
         return []
     scale = Scale(recipes.most_common(1)[0][0])
-    parts = [page_part(findings(each, store, scale)) for each in STUDIES.values()]
+    parts = [study_part(findings(each, store, scale)) for each in STUDIES.values()]
     return parts if any(each["runs"] for each in parts) else []
 
 

@@ -20,10 +20,18 @@ from debiaser.io import write_json, write_text
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
 from debiaser.paper.studies.findings import Scale, findings, gather
-from debiaser.report import studies as report
 from debiaser.report.runs import Result
 from debiaser.report.speed import markdown
-from debiaser.report.tables import METHODS, markdown_table, own_row, record_table, regret_row, summary_rows
+from debiaser.report.tables import (
+    METHODS,
+    markdown_table,
+    own_row,
+    record_markdown,
+    regret_row,
+    results_markdown,
+    studies_summary,
+    study_markdown,
+)
 
 SEEDS = 3  # that every study should have, but those that need more
 NOT_RUN = "*Not run yet.*\n"
@@ -53,13 +61,13 @@ def table(results: Path, what: str) -> str:
     if dataset in {"own", "regret"}:
         own = {path.stem: json.loads(path.read_text()) for path in sorted((results / "own").glob("*.json"))}
         if dataset == "own":
-            return record_table([own_row(*each) for each in own.items()]) + "\n"
-        return record_table([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
+            return record_markdown([own_row(*each) for each in own.items()]) + "\n"
+        return record_markdown([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):
         path = results / dataset
-        return record_table(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
+        return record_markdown(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
     store = gather(results / dataset)
     found = list(store.all())
     for condition in filters:
@@ -68,7 +76,7 @@ def table(results: Path, what: str) -> str:
             found = [result for result in found if is_usual(result)]
             continue
         found = [each for each in found if str(each.get(name, each["spec"]["fields"].get(name))) == value]
-    rows = markdown_table(summary_rows(found)) if found else NOT_RUN.rstrip()
+    rows = results_markdown(found) if found else NOT_RUN.rstrip()
     return "\n\n".join([rows, *(f"*Left out*: {each}" for each in store.left_out)]) + "\n"
 
 
@@ -85,9 +93,9 @@ def studies(results: Path, short: bool) -> str:
     store = gather(results)
     found = [findings(each, store, Scale("fast"), Scale("fast", SEEDS)) for each in STUDIES.values()]
     if short:
-        return report.summary(found)
+        return studies_summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]
-    return "\n\n".join([report.summary(found), *left_out, *(report.markdown(each) for each in found)])
+    return "\n\n".join([studies_summary(found), *left_out, *(study_markdown(each) for each in found)])
 
 
 def theory_table(results: Path) -> str:
@@ -96,9 +104,8 @@ def theory_table(results: Path) -> str:
     if not path.exists():
         return NOT_RUN
     found = json.loads(path.read_text())["statements"]
-    cells = [("Statement", "Verdict", "Found"), ("---",) * 3]
-    cells += [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
+    rows = [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
+    return markdown_table(("Statement", "Verdict", "Found"), rows, numbers=False) + "\n"
 
 
 def speed_table(path: Path) -> str:

@@ -89,11 +89,9 @@ const drawGalleries = (home) => {
       side("Going against the easy rule", one.against, saysOf)));
   }
 };
-const odds = (place, model) => {
-  const told = data.samples[place][model];
-  if (!told) return null;
+const odds = (place) => {
   const list = make("ul", { class: "odds" });
-  for (const [index, probability] of told.slice(0, 2)) {
+  for (const [index, probability] of data.samples[place].easy.slice(0, 2)) {
     list.append(make("li", { class: index === cell("label", place) ? "is-label" : null },
       make("span", {}, className(index)), make("span", {}, percent(probability))));
   }
@@ -108,9 +106,7 @@ const drawTriplets = (home) => {
       const one = card(place);
       one.tabIndex = number ? -1 : 0;
       box.append(make("div", {}, make("h3", {}, titles[number]), one,
-        data.samples[place].easy ? make("p", { class: "side-note quiet" }, "easy model") : null, odds(place, "easy"),
-        number === 0 && data.samples[place].debiased ? make("p", { class: "side-note quiet" }, "debiased model") : null,
-        number === 0 ? odds(place, "debiased") : null));
+        make("p", { class: "side-note quiet" }, "easy model"), odds(place)));
     });
     home.append(box);
   }
@@ -120,7 +116,7 @@ const drawStrips = () => {
     for (const strip of data.swaps[home.dataset.view]) {
       const line = make("div", { class: strip.texts ? "strip of-texts" : "strip" });
       ["original", "taken from", "swapped"].forEach((title, number) => line.append(make("figure", {},
-        strip.texts ? make("blockquote", {}, strip.texts[number]) : make("img", { src: strip.pictures[number], alt: title }),
+        strip.texts ? make("blockquote", {}, strip.texts[number]) : make("img", { src: strip.images[number], alt: title }),
         make("figcaption", {}, title, strip.texts ? ", " : make("br"), "says ", make("b", {}, strip.answers[number])))));
       home.append(line);
     }

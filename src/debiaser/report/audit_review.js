@@ -72,12 +72,10 @@ var enlarged = (() => {
   let place, list = [];
   const facts = () => {
     const row = (name, ...value) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value));
-    const sample = data.samples[place] || {}, told = [row("Label", className(cell("label", place)))];
-    const says = (name, model) => sample[model] && told.push(row(name,
-      sample[model].map(([index, share]) => className(index) + " (" + percent(share) + ")").join(", ")));
-    if (!sample.easy) told.push(row("Easy model says", className(cell("predicted", place))));
-    says("Easy model says", "easy");
-    says("Debiased model says", "debiased");
+    const sample = data.samples[place], told = [row("Label", className(cell("label", place)))];
+    told.push(row("Easy model says", sample
+      ? sample.easy.map(([index, share]) => className(index) + " (" + percent(share) + ")").join(", ")
+      : className(cell("predicted", place))));
     told.push(row("Kind", KIND_WORDS[kindOf(place)]));
     const chances = [["p_conflicting", "going against"], ["p_mislabelled", "mislabelled"]].filter(([name]) => cell(name, place) !== null);
     if (chances.length) told.push(row("Probability", chances.map(([name, words]) => words + " " + percent(cell(name, place))).join(", ")));

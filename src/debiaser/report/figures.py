@@ -1,10 +1,13 @@
-"""Small SVG figures whose colours are CSS variables, so that one file is readable on light and on dark."""
+"""Every figure: SVG for pages, readable on light and on dark, PDF and PNG for files, small images as data URIs."""
 
+import base64
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,81 +15,127 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from debiaser.io import replacing, write_bytes
 
-# matplotlib knows no CSS: it draws in these colours that nobody would choose, and the text is replaced afterwards.
-INK, FAINT, ALIGNED, CONFLICTING, FLIPPED = "#010101", "#010102", "#010103", "#010104", "#010105"
-SERIES = tuple(f"#0102{index:02x}" for index in range(8))
-VARIABLES = {
-    INK: "currentColor",
-    FAINT: "var(--line)",
-    ALIGNED: "var(--aligned)",
-    CONFLICTING: "var(--conflicting)",
-    FLIPPED: "var(--flipped)",
-    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
+Found = Mapping[str, Any]
+Palette = Mapping[str, str]
+
+# matplotlib knows no CSS: it draws in these colours that nobody would choose, and `svg` replaces them by variables.
+NAMES = ("ink", "line", "aligned", "conflicting", "flipped", "unknown", "right", "unclear")
+PAGE: Palette = {
+    name: f"#01{number:04x}" for number, name in enumerate((*NAMES, *(f"series-{index}" for index in range(8))))
+}
+PRINTED = ("#3b6fb6", "#c8452f", "#3a8f7b", "#a0619f", "#b98a1d", "#6b7280")
+PRINT: Palette = {"ink": "#1f2328", "aligned": "#3b6fb6", "conflicting": "#c8452f"} | {
+    f"series-{index}": colour for index, colour in enumerate(PRINTED, 1)
 }
 # Drawn to match .line-0 to .line-7 of page.css: nobody should have to tell two curves apart by colour alone.
-DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), "-", (0, (4, 1.5)), "-", (0, (1, 1)), "-")
-STYLE: Any = {
+DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), "-") * 2
+PRINT_STYLE: Any = {"font.size": 10.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+PAGE_STYLE: Any = PRINT_STYLE | {
     "svg.fonttype": "none",
     "svg.hashsalt": "debiaser",
-    "font.size": 10.0,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.parse_math": False,
-    "path.simplify": True,
+    "axes.edgecolor": PAGE["line"],
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), PAGE["ink"]),
 }
 BINS = 28
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One run's accuracy against the samples seen; `stages` has one name per point, `style` is below eight."""
+def svg(
+    draw: Callable[[Axes], object], name: str, alt: str, width: float = 5.2, height: float = 3.1, kind: str = "figure"
+) -> Markup:
+    """What `draw` draws, so many inches large, as an SVG inside a page: ids of its own, colours as variables.
 
-    label: str
-    style: int
-    seen: tuple[float, ...]
-    values: tuple[float, ...]
-    stages: tuple[str, ...]
-    borders: tuple[float, ...]
+    Style attributes become plain ones, so that a page's policy can forbid all inline style.
+    """
+    stream = io.StringIO()
+    with matplotlib.rc_context(PAGE_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure.add_subplot())
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
+    text = stream.getvalue()
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r'\bstyle="([^"]*)"', _as_attributes, text)
+    text = re.sub(r">\s+<", "><", text)
+    for colour, place in PAGE.items():
+        text = text.replace(place, "currentColor" if colour == "ink" else f"var(--{colour})")
+    box, content = re.search(r'<svg[^>]*(viewBox="[^"]+")[^>]*>(.*)', text, re.DOTALL).groups()  # type: ignore[union-attr]
+    head = f'<svg class="{kind}" role="img" aria-label="{escape(alt)}" {box} stroke-linejoin="round"'
+    links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return Markup(f"{head} {links}>{content}")  # noqa: S704 (our own drawing, its texts escaped)
 
 
-def histogram(scores: np.ndarray, conflicting: np.ndarray, flipped: np.ndarray, name: str, alt: str) -> str:
-    """The scores of the training rows as an SVG: shares within each kind, so that a small kind is as visible."""
-    finite = np.isfinite(scores)
-    scores, conflicting, flipped = scores[finite], conflicting[finite], flipped[finite]
-    kinds = _kinds(conflicting, flipped)
-    edges, logarithmic = bin_edges(scores)
-    with matplotlib.rc_context(STYLE):
-        figure, axes = empty()
-        floor = np.clip(scores, edges[0], edges[-1])
-        for colour, mask in kinds:
-            shares = np.histogram(floor[mask], edges)[0] / max(int(mask.sum()), 1) * 100
-            axes.stairs(shares, edges, fill=True, color=colour, alpha=0.28, linewidth=0)
-            axes.stairs(shares, edges, color=colour, linewidth=1.6)
+def _as_attributes(style: re.Match[str]) -> str:
+    pairs = (each.split(":", 1) for each in style[1].split(";") if each.strip())
+    return " ".join(f'{name.strip()}="{value.strip()}"' for name, value in pairs if name.strip() != "font-family")
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """The figure as `<name>.pdf` and `<name>.png` in the folder."""
+    written = []
+    for kind, options in {"pdf": {"metadata": {"Creator": None, "CreationDate": None}}, "png": {"dpi": 160}}.items():
+        stream = io.BytesIO()
+        figure.savefig(stream, format=kind, **options)  # type: ignore[arg-type]
+        write_bytes(folder / f"{name}.{kind}", stream.getvalue())
+        written.append(folder / f"{name}.{kind}")
+    return written
+
+
+def _log_axis(axes: Axes, name: str, numbers: str = "{x:g}") -> None:
+    getattr(axes, f"set_{name}scale")("log")
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_formatter(numbers)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _steps(axes: Axes, edges: Any, heights: Any, colour: str, label: str | None = None) -> None:
+    axes.stairs(heights, edges, fill=True, color=colour, alpha=0.3, linewidth=0)
+    axes.stairs(heights, edges, color=colour, linewidth=1.6, label=label)
+
+
+def _shares(counts: Any) -> Any:
+    """Percent of their sum, so that a small kind is as visible as a large one."""
+    return np.asarray(counts, dtype=float) / max(np.sum(counts), 1) * 100
+
+
+# Scores, curves
+
+
+def histogram(
+    edges: Any, counts: Sequence[tuple[str, Any]], name: str, alt: str, logarithmic: bool, xlabel: str = "score"
+) -> Markup:
+    """Counts per bin of kinds that are named by their colour, each as shares of its own total."""
+
+    def draw(axes: Axes) -> None:
+        for kind, each in counts:
+            _steps(axes, edges, _shares(each), PAGE[kind])
         if logarithmic:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-        axes.set_xlim(edges[0], edges[-1])
+            _log_axis(axes, "x")
+        axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel + (" (logarithmic)" if logarithmic else ""))
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("score" + (" (logarithmic)" if logarithmic else ""))
         axes.set_ylabel("% of its kind")
-        return as_svg(figure, name, alt)
+
+    return svg(draw, name, alt)
 
 
-def bin_edges(scores: np.ndarray) -> tuple[np.ndarray, bool]:
+def score_histogram(scores: np.ndarray, kinds: Mapping[str, np.ndarray], name: str, alt: str) -> Markup:
+    """The scores of the training samples of each kind, named by its colour, given by its mask."""
+    finite = np.isfinite(scores)
+    edges, logarithmic = score_bins(scores[finite])
+    inside = np.clip(scores, edges[0], edges[-1])
+    counts = [(kind, np.histogram(inside[mask & finite], edges)[0]) for kind, mask in kinds.items()]
+    return histogram(edges, counts, name, alt, logarithmic)
+
+
+def score_bins(scores: np.ndarray) -> tuple[np.ndarray, bool]:
     """Edges of the bins, and whether they are logarithmic: for positive scores with a tail of tenfold the median."""
     low, high = float(scores.min()), float(scores.max())
     positive = scores[scores > 0]
@@ -99,458 +148,372 @@ def bin_edges(scores: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.linspace(low, high, BINS + 1), False
 
 
-def _kinds(conflicting: np.ndarray, flipped: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    mistaken = flipped == 1
-    kinds = [
-        (ALIGNED, (conflicting == 0) & ~mistaken),
-        (CONFLICTING, (conflicting == 1) & ~mistaken),
-        (FLIPPED, mistaken),
-        (INK, (conflicting == -1) & ~mistaken),
-    ]
-    return [(colour, mask) for colour, mask in kinds if mask.any()]
+@dataclass(frozen=True)
+class Curve:
+    """One run's points (samples seen, accuracy, stage) in a line style from 0 to 7, and where its stages end."""
+
+    label: str
+    style: int
+    points: list[tuple[float, float, str]]
+    borders: list[float]
 
 
-def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> str:
-    """Learning curves as an SVG, with a dotted line where a run goes from one stage to the next."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = empty()
-        axes.grid(axis="y", color=FAINT, linewidth=0.6)
+def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> Markup:
+    """Learning curves, with a dotted line where a run goes from one stage to the next."""
+
+    def draw(axes: Axes) -> None:
+        axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
         for curve in series:
             _draw_stages(axes, curve)
-        _draw_borders(axes, series)
-        axes.set_ylim(-2, 102)
+        borders = {border for curve in series for border in curve.borders}
+        for border in sorted(borders):
+            axes.axvline(border, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
+        if len(borders) == 1:
+            beside: Any = {"textcoords": "offset points", "va": "top", "fontsize": 8.5}
+            axes.annotate("stage border", (borders.pop(), 100), (4, -1), **beside)
+        axes.set(ylim=(-2, 102), xlabel="training samples seen", ylabel=ylabel)
         axes.set_xlim(left=0)
-        axes.set_xlabel("training samples seen")
-        axes.set_ylabel(ylabel)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-        axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        return as_svg(figure, name, alt)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+
+    return svg(draw, name, alt)
 
 
 def _draw_stages(axes: Axes, curve: Curve) -> None:
     """Each stage as a line of its own, all but the last one thin: some methods start anew or train two networks."""
-    colour, dash = SERIES[curve.style], DASHES[curve.style]
-    marker = "o" if len(curve.seen) <= 40 else None
-    names = list(dict.fromkeys(curve.stages))
-    for stage in names:
-        points = [point for point in zip(curve.seen, curve.values, curve.stages, strict=True) if point[2] == stage]
-        axes.plot(
-            [point[0] for point in points],
-            [point[1] for point in points],
-            color=colour,
-            linestyle=dash,
-            linewidth=2.0 if stage == names[-1] else 1.3,
-            marker=marker,
-            markersize=3.2,
-        )
+    stages = list(dict.fromkeys(stage for *_, stage in curve.points))
+    for stage in stages:
+        seen, values = zip(*((x, y) for x, y, own in curve.points if own == stage), strict=True)
+        line: Any = {"color": PAGE[f"series-{curve.style}"], "linestyle": DASHES[curve.style], "markersize": 3.2}
+        width, marker = 2.0 if stage == stages[-1] else 1.3, "o" if len(curve.points) <= 40 else None
+        axes.plot(seen, values, linewidth=width, marker=marker, **line)
 
 
-def _draw_borders(axes: Axes, series: Sequence[Curve]) -> None:
-    drawn: set[float] = set()
-    for curve in series:
-        for border in curve.borders:
-            if border not in drawn:
-                axes.axvline(border, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
-                drawn.add(border)
-    if len(drawn) == 1:
-        axes.annotate("stage border", (drawn.pop(), 100), (4, -1), textcoords="offset points", va="top", fontsize=8.5)
-
-
-def empty(width: float = 5.2, height: float = 3.1) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one pair of axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(figure)
-    return figure, figure.add_subplot()
-
-
-def as_svg(figure: Figure, name: str, alt: str) -> str:
-    """The figure's text, made fit to stand inside a page: no prolog, ids of its own, colours as variables."""
-    stream = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r">\s+<", "><", text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, variable)
-    box = re.search(r'viewBox="[^"]+"', text)
-    head = f'<svg class="figure" role="img" aria-label="{escape(alt)}" xmlns="http://www.w3.org/2000/svg"'
-    links = ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return re.sub(r"<svg[^>]*>", f"{head}{links} {box.group() if box else ''}>", text, count=1)
-
-
-# --- Small drawings as SVG without a style attribute, so that the page's policy can forbid all inline style
-
-WIDTH, HEIGHT = 400, 240
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 40
-
-
-def drawing(content: str, alt: str, width: int = WIDTH, height: int = HEIGHT, kind: str = "figure") -> Markup:
-    """An SVG that scales, read aloud as `alt`."""
-    head = f'<svg class="{kind}" role="img" aria-label="{escape(alt)}" viewBox="0 0 {width} {height}">'
-    return Markup(f"{head}{content}</svg>")  # noqa: S704 (numbers and escaped text only)
-
-
-def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str = "rule") -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _rect(x: float, y: float, width: float, height: float, kind: str) -> str:
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"/>'
-
-
-def score_histogram(edges: Sequence[float], everything: Sequence[float], missed: Sequence[float], alt: str) -> Markup:
-    """Two histograms over the same bins, each as shares of its own total, so that the small one is as visible."""
-    series = [(kind, _shares(counts)) for kind, counts in (("all", everything), ("missed", missed)) if sum(counts)]
-    top = _round_up(max((max(shares) for _, shares in series), default=1.0))
-    wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    step = wide / max(len(edges) - 1, 1)
-    parts = []
-    for number in range(5):
-        y = TOP + tall * (1 - number / 4)
-        parts += [_line(LEFT, y, WIDTH - RIGHT, y), _text(LEFT - 6, y + 4, f"{top * number / 4 * 100:g}%", "end")]
-    for kind, shares in series:
-        bars = (_bar(LEFT + n * step, step, share / top * tall, TOP + tall) for n, share in enumerate(shares) if share)
-        parts.append(f'<g class="bins {kind}">{"".join(bars)}</g>')
-    for number in range(5):
-        place = round(number * (len(edges) - 1) / 4)
-        anchor = ("start", "middle", "middle", "middle", "end")[number]
-        parts.append(_text(LEFT + place * step, HEIGHT - 22, f"{edges[place]:.2g}", anchor))
-    parts.append(_text(LEFT + wide / 2, HEIGHT - 4, "score: how hard the sample pulls against the easy rule"))
-    return drawing("".join(parts), alt)
-
-
-def _round_up(share: float) -> float:
-    """The next share that four lines divide into plain numbers."""
-    return next((top for top in (0.04, 0.08, 0.12, 0.2, 0.4, 0.6, 0.8) if share <= top), 1.0)
-
-
-def _shares(counts: Sequence[float]) -> list[float]:
-    total = sum(counts)
-    return [count / total for count in counts]
-
-
-def _bar(x: float, width: float, height: float, floor: float) -> str:
-    return _rect(x + 0.5, floor - height, width - 1, height, "bin")
+# Of an audit
 
 
 def bar(
-    value: float,
-    chance: float | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    null: float | None = None,
+    value: float, chance: float | None = None, interval: tuple[float, float] | None = None, null: float = 0.0
 ) -> Markup:
     """A bar from 0 to 100, the interval as a whisker, and behind it the band that chance gives: its mean, and what it
     reaches in 19 of 20 draws (`null`)."""
-    parts = [_rect(0, 4, 100, 10, "track-back")]
-    if chance is not None:
-        parts.append(_rect(0, 1, min(max(chance, null or 0), 100), 16, "chance-band"))
-    parts.append(_rect(0, 4, min(max(value, 0), 100), 10, "bar-fill"))
-    if low is not None and high is not None:
-        parts.append(_line(max(low, 0), 9, min(high, 100), 9, "whisker"))
-    if chance is not None:
-        parts.append(_line(min(chance, 100), 0, min(chance, 100), 18, "chance-line"))
-    content = "".join(parts)
-    return Markup(  # noqa: S704 (numbers only)
-        f'<svg class="bar-drawing" viewBox="0 0 100 18" preserveAspectRatio="none" aria-hidden="true">{content}</svg>'
-    )
+
+    def rect(y: int, width: float, height: int, kind: str) -> str:
+        return f'<rect class="{kind}" y="{y}" width="{min(max(width, 0), 100):.1f}" height="{height}"/>'
+
+    def line(x1: float, y1: int, x2: float, y2: int, kind: str) -> str:
+        return f'<line class="{kind}" x1="{max(x1, 0):.1f}" y1="{y1}" x2="{min(x2, 100):.1f}" y2="{y2}"/>'
+
+    parts = [rect(4, 100, 10, "track-back")]
+    parts += [rect(1, max(chance, null), 16, "chance-band")] if chance is not None else []
+    parts += [rect(4, value, 10, "bar-fill")]
+    parts += [line(interval[0], 9, interval[1], 9, "whisker")] if interval else []
+    parts += [line(chance, 0, chance, 18, "chance-line")] if chance is not None else []
+    head = '<svg class="bar-drawing" viewBox="0 0 100 18" preserveAspectRatio="none" aria-hidden="true">'
+    return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704 (numbers only)
 
 
-def plane(easy: Sequence[float], judge: Sequence[float], kinds: Sequence[str], alt: str) -> Markup:
-    """Each sample by the probability that the easy model (across) and the judging one (up) give to its label."""
-    side = HEIGHT - TOP - BOTTOM
-    parts = [_rect(LEFT, TOP, side, side, "frame"), _line(LEFT, TOP + side, LEFT + side, TOP, "diagonal")]
-    for share in (0.0, 0.5, 1.0):
-        parts.append(_text(LEFT + share * side, TOP + side + 16, f"{share:.0%}"))
-        parts.append(_text(LEFT - 6, TOP + side * (1 - share) + 4, f"{share:.0%}", "end"))
-    for x, y, kind in zip(easy, judge, kinds, strict=True):
-        across, up = LEFT + x * side, TOP + (1 - y) * side
-        parts.append(f'<circle class="dot kind-{escape(kind)}" cx="{across:.1f}" cy="{up:.1f}" r="3"/>')
-    parts.append(_text(LEFT + side / 2, HEIGHT - 6, "easy model"))
-    return drawing("".join(parts), alt, LEFT + side + RIGHT + 8, HEIGHT, "figure plane")
+PLANE_COLOURS = {"aligned": "aligned", "conflicting": "conflicting", "mislabelled": "flipped", "unsure": "unknown"}
 
 
-ROW, NAMES, LONGEST = 22, 150, 22  # of a forest: height of a row, room for names, characters of a name
+def plane(points: Sequence[tuple[float, float, str]], alt: str) -> Markup:
+    """Samples (x, y, kind) by the probability of their label to the easy model (across) and to the judging one (up);
+    those made on purpose as rings."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=PAGE["line"], linewidth=0.9, linestyle=(0, (3, 3)))
+        for kind in dict.fromkeys(each[2] for each in points):
+            x, y = zip(*((x, y) for x, y, own in points if own == kind), strict=True)
+            look: Any = {"facecolor": PAGE[PLANE_COLOURS.get(kind, "right")], "linewidth": 0, "alpha": 0.8}
+            if kind == "planted":
+                look = {"facecolor": "none", "edgecolor": PAGE["right"], "linewidth": 1.2}
+            axes.scatter(x, y, 18, gid=kind, **look)
+        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="easy model", ylabel="judging model", aspect="equal")
+        axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+        axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
+
+    return svg(draw, "plane", alt, 3.2, 3.1, "figure plane")
 
 
 def forest(rows: Sequence[tuple[str, float, float, bool]], alt: str) -> Markup:
-    """A row for each (name, value, chance, flagged), in percent: a tick at chance, a line from it to a dot."""
-    wide, height = WIDTH - NAMES - 2 * RIGHT, ROW * len(rows) + 30
-    parts = []
-    for number in range(5):
-        x = NAMES + wide * number / 4
-        parts += [_line(x, 4, x, height - 22), _text(x, height - 6, f"{25 * number}%")]
-    for number, (name, value, chance, flagged) in enumerate(rows):
-        y = 4 + ROW * (number + 0.5)
-        told = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
-        here, there = (NAMES + wide * min(max(each, 0), 100) / 100 for each in (value, chance))
-        kind = "conflicting" if flagged else "aligned"
-        parts += [_text(NAMES - 10, y + 4, told, "end"), _line(there, y, here, y, f"reach {kind}")]
-        parts += [_line(there, y - 6, there, y + 6, "chance-line")]
-        parts.append(f'<circle class="dot kind-{kind}" cx="{here:.1f}" cy="{y:.1f}" r="4.5"/>')
-    return drawing("".join(parts), alt, WIDTH, height)
+    """A line for each (name, value, chance, flagged), in percent, from a tick at chance to a dot."""
+
+    def draw(axes: Axes) -> None:
+        for place, (_, value, chance, flagged) in enumerate(rows):
+            colour = PAGE["conflicting" if flagged else "aligned"]
+            axes.plot([chance, value], [place, place], color=colour, linewidth=1.6)
+            axes.plot([chance], [place], "|", color=PAGE["aligned"], markersize=9)
+            axes.plot([value], [place], "o", color=colour, markersize=6, gid=f"dot-{place}")
+        axes.set_yticks(range(len(rows)), [name if len(name) <= 22 else f"{name[:21]}…" for name, *_ in rows])
+        axes.set(xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
+        axes.xaxis.set_major_formatter("{x:.0f}%")
+        axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
+
+    return svg(draw, "forest", alt, 5.2, 0.3 * len(rows) + 0.6)
 
 
-def break_even(
-    before: tuple[float, float],
-    after: tuple[float, float],
-    even: tuple[float, float, float],
-    marks: Sequence[tuple[str, float, float]],
-    alt: str,
-) -> Markup:
-    """Accuracy against the share of cases that go against the rule: a line each for (following, against) before and
-    after, the band where they cross, and bars below for the shares that are known (name, low, high), all in percent."""
-    value, low, high = even
-    wanted = max(2 * min(high, 50.0), *(1.2 * mark[2] for mark in marks), 0.0)
+def break_even(before: Found, after: Found, even: Found, here: Found, alt: str) -> Markup:
+    """Accuracy against the share of cases that go against the rule, in percent: a line each before and after, the band
+    where they cross, and below it what is known of the share in these data (`here`)."""
+    draw = partial(draw_break_even, before=before, after=after, even=even, here=(here["low"] * 100, here["high"] * 100))
+    return svg(draw, "price", alt)
+
+
+def draw_break_even(axes: Axes, before: Found, after: Found, even: Found, here: tuple[float, float]) -> None:
+    """The axes of `break_even`."""
+    wanted = max(2 * min(even["high"], 50.0), 1.2 * here[1])
     far = next((end for end in (4.0, 8.0, 20.0, 40.0, 60.0, 80.0) if wanted <= end), 100.0)
-    height = HEIGHT + 20 * len(marks)
-    wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    ends = [side[0] + (side[1] - side[0]) * share / 100 for side in (before, after) for share in (0.0, far)]
-    bottom, top = max(0.0, min(ends) - 3), min(100.0, max(ends) + 3)
-
-    def at(share: float, accuracy: float) -> tuple[float, float]:
-        return LEFT + wide * share / far, TOP + tall * (top - accuracy) / max(top - bottom, 1e-9)
-
-    x = at(min(low, far), bottom)[0]
-    parts = [_rect(x, TOP, at(min(high, far), bottom)[0] - x, tall, "even-band")]
-    for number in range(5):
-        accuracy = bottom + (top - bottom) * number / 4
-        share = far * number / 4
-        parts += [_line(LEFT, at(0, accuracy)[1], WIDTH - RIGHT, at(0, accuracy)[1])]
-        parts += [_text(LEFT - 6, at(0, accuracy)[1] + 4, f"{accuracy:.0f}%", "end")]
-        parts += [_text(at(share, 0)[0], TOP + tall + 16, f"{share:.3g}%", "middle" if number < 4 else "end")]
-    if value < far:
-        parts.append(_line(at(value, 0)[0], TOP, at(value, 0)[0], TOP + tall, "even-line"))
-    for kind, (follow, against) in (("before", before), ("after", after)):
-        end = follow + (against - follow) * far / 100
-        parts.append(_line(*at(0, follow), *at(far, end), f"course {kind}"))
-    parts.append(_text(LEFT + wide / 2, TOP + tall + 34, "share of cases that go against the rule"))
-    for number, (name, start, stop) in enumerate(marks):
-        y = TOP + tall + 50 + 20 * number
-        left, right = at(min(start, far), 0)[0], at(min(stop, far), 0)[0]
-        parts.append(_rect(left, y - 4, max(right - left, 3), 8, "known"))
-        room = right < LEFT + 0.7 * wide  # else the name stands before its bar
-        parts.append(_text(right + 8 if room else left - 6, y + 4, name, "start" if room else "end"))
-    return drawing("".join(parts), alt, WIDTH, height + 14 * bool(marks))
+    axes.axvspan(even["low"], min(even["high"], far), color=PAGE["unclear"], alpha=0.22, linewidth=0, gid="even-band")
+    if even["value"] < far:
+        axes.axvline(even["value"], color=PAGE["unclear"], linewidth=1.2, linestyle=(0, (4, 3)), gid="even-line")
+    for side, colour in ((before, "aligned"), (after, "right")):
+        end = side["follow"] + (side["against"] - side["follow"]) * far / 100
+        axes.plot([0, far], [side["follow"], end], color=PAGE[colour], linewidth=2, gid=f"course-{colour}")
+    axes.plot(here, [0.02, 0.02], color=PAGE["conflicting"], linewidth=6, transform=axes.get_xaxis_transform())
+    right = here[1] > 0.7 * far  # then the words stand before its end
+    words: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "fontsize": 9}
+    axes.annotate("your data", (here[1], 0.02), (0 if right else 5, 7), ha="right" if right else "left", **words)
+    axes.set(xlim=(0, far), xlabel="share of cases that go against the rule", ylabel="accuracy")
+    axes.xaxis.set_major_formatter("{x:g}%")
+    axes.yaxis.set_major_formatter("{x:g}%")
+    axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
 
 
-# --- Figures of studies as the paper draws them: bars with error bars, histograms of norms and of trials, lines
-
-Found = dict[str, Any]
-Draw = Callable[[Axes, Found, "Palette"], None]
+# Of the bench
 
 
-@dataclass(frozen=True)
-class Palette:
-    """Colours of one output: of a page, where they are replaced by variables, or of a file."""
+def ratios(claims: Sequence[Found], alt: str) -> Markup:
+    """Every alternative as a line from its lowest to its highest ratio on a logarithmic axis, grouped by claim."""
+    number = sum(len(claim["ratios"]) for claim in claims)
 
-    ink: str
-    aligned: str
-    conflicting: str
-    series: tuple[str, ...]
+    def draw(axes: Axes) -> None:
+        place, ticks = 0.0, {}
+        for claim in claims:
+            place -= 1.1
+            words: Any = {"weight": "bold", "fontsize": 9, "va": "center", "textcoords": "offset points"}
+            axes.annotate(claim["title"], (0, place), (4, 0), ("axes fraction", "data"), **words)
+            for way, spread in claim["ratios"].items():
+                place -= 1
+                ticks[place] = way
+                line: Any = {"color": PAGE["series-1"]}
+                axes.plot([spread["low"], spread["high"]], [place, place], linewidth=2.2, alpha=0.6, **line)
+                axes.plot([spread["median"]], [place], "o", markersize=5.5, **line)
+                beside: Any = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+                axes.annotate(times(spread["median"]), (spread["high"], place), (7, 0), **beside)
+        axes.axvline(1, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
+        _log_axis(axes, "x", "{x:g}×")
+        axes.set_xlim(right=4 * max(spread["high"] for claim in claims for spread in claim["ratios"].values()))
+        axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.set(ylim=(place - 0.8, 0), xlabel="its time over ours (logarithmic)")
+
+    return svg(draw, "ratios", alt, 7.4, 0.7 + 0.26 * number + 0.3 * len(claims))
 
 
-PAGE = Palette(INK, ALIGNED, CONFLICTING, SERIES[1:])
-PRINT = Palette("#1f2328", "#3b6fb6", "#c8452f", ("#3b6fb6", "#c8452f", "#3a8f7b", "#a0619f", "#b98a1d", "#6b7280"))
-PRINT_STYLE: Any = {"font.size": 10.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+def times(ratio: float) -> str:
+    """A ratio with as many digits as it deserves."""
+    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.3g}×"
 
 
-def panels(found: Found) -> list[tuple[str, Found, Draw]]:
-    """What there is to draw: a name, what it shows, and how; one panel for each place."""
+def growth(sizes: Sequence[int], seconds: Sequence[Sequence[float]], alt: str) -> Markup:
+    """Seconds against the number of samples, a line for each thing that was timed."""
+
+    def draw(axes: Axes) -> None:
+        for number, each in enumerate(seconds):
+            line: Any = {"linestyle": DASHES[number], "color": PAGE[f"series-{number}"]}
+            axes.plot(sizes, each, "o", markersize=4, **line)
+        _log_axis(axes, "x", "{x:,.0f}")
+        _log_axis(axes, "y")
+        axes.grid(color=PAGE["line"], linewidth=0.6)
+        axes.set(xlabel="rows", ylabel="seconds")
+
+    return svg(draw, "growth", alt, 5.6, 3.4)
+
+
+# Of studies, as the paper draws them: bars with error bars, histograms of norms and of trials, lines
+
+Draw = Callable[[Axes, Sequence[Found], Palette], None]
+
+
+def panels(found: Found) -> list[tuple[str, Sequence[Found], Draw]]:
+    """What there is to draw of a study: a name, what it shows, and how; one panel for each place and unit."""
     if found["figure"] == "histograms":
-        return [(each["place"], each, draw_histogram) for each in found["histograms"]]
+        return [(each["place"], [each], draw_norms) for each in found["histograms"]]
+    cells = [each for each in found["cells"] if each["mean"] is not None]
     if found["figure"] == "lines":
-        shown = [each for each in found["cells"] if each["mean"] is not None]
-        return [(found["title"], {**found, "cells": shown}, draw_lines)] if shown else []
+        return [(found["title"], cells, draw_lines)] if cells else []
     draw = draw_trials if found["figure"] == "trials" else draw_bars
-    return [(place, {"cells": cells}, draw) for place, cells in by_place(found["cells"])]
-
-
-def by_place(cells: Sequence[Found]) -> Iterator[tuple[str, list[Found]]]:
-    """The cells with runs at each place that are in one unit, so that they share an axis."""
+    made: list[tuple[str, Sequence[Found], Draw]] = []
     for place in dict.fromkeys(each["place"] for each in cells):
-        here = [each for each in cells if each["place"] == place and each["mean"] is not None]
+        here = [each for each in cells if each["place"] == place]
         for metric in dict.fromkeys(each["metric"] for each in here):
             if metric != "samples":
-                same = [each for each in here if each["metric"] == metric]
-                yield (place if metric == here[0]["metric"] else f"{place}, {metric}"), same
+                name = place if metric == here[0]["metric"] else f"{place}, {metric}"
+                made.append((name, [each for each in here if each["metric"] == metric], draw))
+    return made
 
 
-def draw_bars(axes: Axes, shown: Found, palette: Palette) -> None:
+def draw_bars(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     """Bars with error bars, in the order of the table; a short line where the paper's number is."""
-    cells = shown["cells"]
-    height = np.arange(len(cells))[::-1]
+    heights, means = np.arange(len(cells))[::-1], [each["mean"] for each in cells]
+    printed = palette is PRINT
+    axes.barh(heights, means, 0.62, color=palette["series-1"], alpha=0.85 if printed else 0.45)
     deviations = [each["std"] or 0.0 for each in cells]
-    axes.barh(
-        height,
-        [each["mean"] for each in cells],
-        0.62,
-        color=palette.series[0],
-        alpha=0.85 if palette is PRINT else 0.45,
-    )
-    axes.errorbar(
-        [each["mean"] for each in cells], height, xerr=deviations, fmt="none", ecolor=palette.ink, capsize=2.5
-    )
-    printed = [(each["published"], at) for each, at in zip(cells, height, strict=True) if each["published"] is not None]
-    for number, at in printed:
-        axes.plot([number, number], [at - 0.4, at + 0.4], color=palette.conflicting, linewidth=2.2)
-    for each, at in zip(cells, height, strict=True):
-        colour = "white" if palette is PRINT else palette.ink
-        at_edge: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-        axes.annotate(
-            f"{each['mean']:.{3 if each['mean'] >= 1e4 else 4}g}", (0, at), (5, 0), va="center", color=colour, **at_edge
-        )
-    axes.set_yticks(height, [each["name"] for each in cells])
+    axes.errorbar(means, heights, xerr=deviations, fmt="none", ecolor=palette["ink"], capsize=2.5)
+    published = [
+        (each["published"], at) for each, at in zip(cells, heights, strict=True) if each["published"] is not None
+    ]
+    for number, at in published:
+        axes.plot([number, number], [at - 0.4, at + 0.4], color=palette["conflicting"], linewidth=2.2)
+    inside: Any = {"textcoords": "offset points", "va": "center", "color": "white" if printed else palette["ink"]}
+    for mean, at in zip(means, heights, strict=True):
+        axes.annotate(f"{mean:.{3 if mean >= 1e4 else 4}g}", (0, at), (5, 0), axes.get_yaxis_transform(), **inside)
+    axes.set_yticks(heights, [each["name"] for each in cells])
     axes.set_ylim(min(len(cells), 3) - 3.5, len(cells) - 0.5)  # one or two bars are not drawn as walls
-    smallest, largest = min(each["mean"] for each in cells), max(each["mean"] for each in cells)
-    if smallest > 0 and largest > 100 * smallest:
-        axes.set_xscale("log")
-        axes.set_xlim(left=smallest / 100)
-        axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda each, _: f"{each:.0e}"))
-        axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    if min(means) > 0 and max(means) > 100 * min(means):
+        _log_axis(axes, "x", "{x:.0e}")
+        axes.set_xlim(left=min(means) / 100)
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel(unit(cells[0]) + (" (red line: published)" if printed else ""), loc="right")  # ends with the axes
+    units = {"unbiased": "unbiased accuracy in %", "worst_group": "accuracy in %", "group_average": "accuracy in %"}
+    units |= {"fisher_trace": "trace of the damped inverse"}
+    unit: str = units.get(cells[0]["metric"], cells[0]["metric"])
+    axes.set_xlabel(unit + (" (red line: published)" if published else ""), loc="right")  # ends with the axes
 
 
-def unit(cell: Found) -> str:
-    """What an axis counts."""
-    words = {"unbiased": "unbiased accuracy in %", "worst_group": "accuracy in %", "group_average": "accuracy in %"}
-    words |= {"seconds": "seconds", "fisher_trace": "trace of the damped inverse"}
-    return words.get(str(cell["metric"]), str(cell["metric"]))
-
-
-def draw_histogram(axes: Axes, shown: Found, palette: Palette) -> None:
-    """Shares of each kind per tenth of the largest norm, so that the few conflicting rows are as visible."""
-    for kind, colour in (("aligned", palette.aligned), ("conflicting", palette.conflicting)):
-        counts = np.asarray(shown[kind], dtype=float)
-        edges = np.linspace(0, 1, len(counts) + 1)
-        share = counts / max(counts.sum(), 1) * 100
-        axes.stairs(share, edges, fill=True, color=colour, alpha=0.3, linewidth=0)
-        axes.stairs(share, edges, color=colour, linewidth=1.6, label=f"{kind} ({int(counts.sum()):,} rows)")
-    axes.set_xlabel(f"gradient norm over the largest, seed {shown['seed']}")
-    axes.set_ylabel("% of its kind")
-    axes.set_xlim(0, 1)
+def draw_norms(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
+    """Shares of each kind per tenth of the largest norm."""
+    (shown,) = cells
+    for kind in ("aligned", "conflicting"):
+        counts = shown[kind]
+        label = f"{kind} ({int(np.sum(counts)):,} rows)"
+        _steps(axes, np.linspace(0, 1, len(counts) + 1), _shares(counts), palette[kind], label=label)
+    axes.set(xlim=(0, 1), xlabel=f"gradient norm over the largest, seed {shown['seed']}", ylabel="% of its kind")
     axes.legend(frameon=False)
 
 
-def draw_trials(axes: Axes, shown: Found, palette: Palette) -> None:
+def draw_trials(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     """How many trials of each method reached which accuracy."""
-    every = [value for each in shown["cells"] for value in each["values"]]
-    low, high = min(every), max(every)
-    edges = np.linspace(low - 0.05, high + 0.05, 13)
-    for each, colour in zip(shown["cells"], palette.series, strict=False):
-        counts = np.histogram(each["values"], edges)[0]
-        axes.stairs(counts, edges, fill=True, color=colour, alpha=0.4, linewidth=0)
-        axes.stairs(counts, edges, color=colour, linewidth=1.6, label=f"{each['name']} ({each['runs']} trials)")
-    axes.set_xlabel("unbiased accuracy in %")
-    axes.set_ylabel("trials")
-    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    every = [value for each in cells for value in each["values"]]
+    edges = np.linspace(min(every) - 0.05, max(every) + 0.05, 13)
+    for number, each in enumerate(cells, 1):
+        label = f"{each['name']} ({each['runs']} trials)"
+        _steps(axes, edges, np.histogram(each["values"], edges)[0], palette[f"series-{number}"], label=label)
+    axes.set(xlabel="unbiased accuracy in %", ylabel="trials")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
 
 
-def draw_lines(axes: Axes, shown: Found, palette: Palette) -> None:
+def draw_lines(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     """Accuracy against rho, or against the share of flipped labels."""
-    sweep = "noise" if len({each["noise"] for each in shown["cells"]}) > 1 else "rho"
-    for number, name in enumerate(dict.fromkeys(each["name"] for each in shown["cells"])):
-        cells = sorted((each for each in shown["cells"] if each["name"] == name), key=lambda each: each[sweep] or 0)
-        axes.errorbar(
-            [(each[sweep] or 0) * 100 for each in cells],
-            [each["mean"] for each in cells],
-            yerr=[each["std"] or 0.0 for each in cells],
-            color=palette.series[number],
-            marker="os^D"[number % 4],
-            markersize=4.5,
-            capsize=2.5,
-            label=name,
-        )
+    sweep = "noise" if len({each["noise"] for each in cells}) > 1 else "rho"
+    for number, name in enumerate(dict.fromkeys(each["name"] for each in cells)):
+        line = sorted((each for each in cells if each["name"] == name), key=lambda each: each[sweep] or 0)
+        look: Any = {"color": palette[f"series-{number + 1}"], "marker": "os^D"[number % 4], "markersize": 4.5}
+        deviations = [each["std"] or 0.0 for each in line]
+        shares, means = [(each[sweep] or 0) * 100 for each in line], [each["mean"] for each in line]
+        axes.errorbar(shares, means, yerr=deviations, capsize=2.5, label=name, **look)
     if sweep == "rho":
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda each, _: f"{each:g}"))
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("rho in %" if sweep == "rho" else "flipped training labels in %")
     axes.set_ylabel("unbiased accuracy in %")
     axes.legend(frameon=False)
 
 
-def svg_figures(found: Found) -> list[tuple[str, str]]:
-    """Caption and SVG of each panel, for the page."""
+def _on_page(axes: Axes, draw: Draw, cells: Sequence[Found]) -> None:
+    draw(axes, cells, PAGE)
+
+
+def study_height(cells: Sequence[Found], draw: Draw) -> float:
+    """Inches: bars need room for each of them."""
+    return max(3.1, 0.36 * len(cells) + 0.9) if draw is draw_bars else 3.3
+
+
+def study_figures(found: Found) -> list[tuple[str, Markup]]:
+    """Caption and SVG of each panel of a study, for the page."""
     drawn = []
-    for number, (name, shown, draw) in enumerate(panels(found)):
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=size(shown, draw), layout="constrained")
-            FigureCanvasSVG(figure)
-            draw(figure.add_subplot(), shown, PAGE)
-            alt = f"{found['title']}, {name}: {found['sentence']}"
-            drawn.append((name, as_svg(figure, f"study-{found['study']}-{number}", alt)))
+    for number, (name, cells, draw) in enumerate(panels(found)):
+        alt = f"{found['title']}, {name}: {found['sentence']}"
+        panel = partial(_on_page, draw=draw, cells=cells)
+        drawn.append((name, svg(panel, f"study-{found['study']}-{number}", alt, 5.2, study_height(cells, draw))))
     return drawn
 
 
-def size(shown: Found, draw: Draw) -> tuple[float, float]:
-    """Inches: bars need room for each of them."""
-    return 5.2, max(3.1, 0.36 * len(shown["cells"]) + 0.9) if draw is draw_bars else 3.3
-
-
-def file_figures(found: Found, folder: Path) -> list[Path]:
-    """All panels of a study side by side, as `<study>.pdf` and `<study>.png`."""
+def write_study_figures(found: Found, folder: Path) -> list[Path]:
+    """All panels of a study side by side, as PDF and PNG files; none where there is nothing to draw."""
     shown = panels(found)
     if not shown:
         return []
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
-    width, height = 5.2 * columns, max(size(each, draw)[1] for _, each, draw in shown) * rows + 0.3
+    height = max(study_height(cells, draw) for _, cells, draw in shown) * rows + 0.3
     with matplotlib.rc_context(PRINT_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        for number, (name, each, draw) in enumerate(shown):
-            axes = figure.add_subplot(rows, columns, number + 1)
-            draw(axes, each, PRINT)
+        figure = Figure(figsize=(5.2 * columns, height), layout="constrained")
+        for number, (name, cells, draw) in enumerate(shown, 1):
+            axes = figure.add_subplot(rows, columns, number)
+            draw(axes, cells, PRINT)
             axes.set_title(name, fontsize=10.5)
-        written = []
-        for kind in ("pdf", "png"):
-            stream = io.BytesIO()
-            figure.savefig(stream, format=kind, dpi=160, metadata={"Creator": None} if kind == "pdf" else None)
-            write_bytes(folder / f"{found['study']}.{kind}", stream.getvalue())
-            written.append(folder / f"{found['study']}.{kind}")
-    return written
+        return save_figure(figure, folder, found["study"])
 
 
-# --- A sheet of sample pictures: one column per class, rows that follow the shortcut above a row that goes against it
+# Images
 
-CELL, GAP, HEAD, MARGIN = 64, 4, 22, 96
+TINY, THUMBNAIL, HEAT = 64, 96, 56  # pixels: up to which an image is kept without loss; of a thumbnail; of a heat map
+CELL, GAP, HEAD, MARGIN = 64, 4, 22, 96  # pixels of a sheet
 LETTERS = 13, 7  # pixels: as large as the name of a column allows
+
+
+def data_uri(image: np.ndarray, side: int = THUMBNAIL) -> str:
+    """An (h, w, 3) image as a WebP data URI: tiny ones without loss, larger ones as a thumbnail."""
+    drawn = Image.fromarray(np.ascontiguousarray(image), "RGB")
+    if max(drawn.size) <= TINY:
+        return _webp(drawn, lossless=True, quality=100)
+    drawn.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return _webp(drawn, quality=78)
+
+
+def heat_uri(heat: np.ndarray) -> str:
+    """(h, w) where a model looks, as an image of one colour, the more opaque the hotter."""
+    alpha = Image.fromarray(np.ascontiguousarray(heat, dtype=np.uint8))
+    alpha.thumbnail((HEAT, HEAT), Image.Resampling.LANCZOS)
+    drawn = Image.new("RGB", alpha.size, (255, 64, 0))
+    drawn.putalpha(alpha)
+    return _webp(drawn, quality=60)
+
+
+def _webp(image: Image.Image, **options: Any) -> str:
+    stream = io.BytesIO()
+    image.save(stream, "WEBP", method=4, **options)
+    return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
 def write_sheet(
     path: Path, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[NDArray[np.uint8] | None]]]
 ) -> Path:
-    """The PNG at `path`: each row is its name and one picture (h, w, 3) per column, or None where there is none."""
-    names = [name for name, _ in rows]
+    """The PNG at `path`: each row is its name and one image (h, w, 3) per column, or None where there is none.
+
+    Rows of one name stand together, under a name that is written once.
+    """
+    parts = [(name, [images for _, images in part]) for name, part in groupby(rows, key=lambda row: row[0])]
     width = MARGIN + len(columns) * (CELL + GAP) + GAP
-    breaks = [number for number in range(1, len(names)) if names[number] != names[number - 1]]
-    height = HEAD + len(rows) * (CELL + GAP) + GAP + len(breaks) * GAP * 3
+    height = HEAD + len(rows) * (CELL + GAP) + GAP + (len(parts) - 1) * GAP * 3
     sheet = Image.new("RGB", (width, height), "white")
     draw, font, heading = ImageDraw.Draw(sheet), ImageFont.load_default(LETTERS[0]), fitting(columns, CELL)
     for number, column in enumerate(columns):
-        middle = MARGIN + number * (CELL + GAP) + CELL / 2, HEAD / 2
-        draw.text(middle, column, "black", heading, "mm")
-    for number, (name, pictures) in enumerate(rows):
-        top = HEAD + number * (CELL + GAP) + sum(GAP * 3 for each in breaks if each <= number)
-        if number == 0 or number in breaks:
-            draw.text((6, top + CELL / 2), name, "black", font, "lm")
-        for place, picture in enumerate(pictures):
-            if picture is not None:
-                small = max(picture.shape[:2]) <= CELL  # its pixels are shown as they are; more of them are averaged
-                how = Image.Resampling.NEAREST if small else Image.Resampling.BOX
-                cell = Image.fromarray(picture).resize((CELL, CELL), how)
-                sheet.paste(cell, (MARGIN + place * (CELL + GAP), top))
+        draw.text((MARGIN + number * (CELL + GAP) + CELL / 2, HEAD / 2), column, "black", heading, "mm")
+    top = HEAD
+    for name, lines in parts:
+        draw.text((6, top + CELL / 2), name, "black", font, "lm")
+        for images in lines:
+            for number, image in enumerate(images):
+                if image is not None:
+                    small = max(image.shape[:2]) <= CELL  # its pixels are shown as they are; more of them are averaged
+                    how = Image.Resampling.NEAREST if small else Image.Resampling.BOX
+                    cell = Image.fromarray(image).resize((CELL, CELL), how)
+                    sheet.paste(cell, (MARGIN + number * (CELL + GAP), top))
+            top += CELL + GAP
+        top += GAP * 3
     with replacing(path) as temporary:
         sheet.save(temporary, "PNG")
     return path

@@ -1,25 +1,32 @@
-"""What lies behind the numbers of one run per method: scores, pictures, curves, answers."""
+"""One self-contained page from finished runs: `write_page`, and `find_runs` to find them."""
 
-import base64
-import hashlib
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from debiaser.errors import Problem
 from debiaser.io import UNREADABLE, write_text
-from debiaser.report import figures, thumbnails
-from debiaser.report.runs import LARGEST, Details, Found, Result, find_runs, number, read_details, read_result, why
+from debiaser.report import figures, render_page
+from debiaser.report.runs import (
+    LARGEST,
+    Arrays,
+    Details,
+    Found,
+    Result,
+    find_runs,
+    number,
+    read_details,
+    read_result,
+    why,
+)
 from debiaser.report.tables import (
     ACCURACIES,
     HEADINGS,
@@ -27,110 +34,32 @@ from debiaser.report.tables import (
     count,
     duration,
     method_name,
+    part,
+    percent,
     place_order,
     plural,
+    points,
     published,
     share,
     spread,
+    study_table,
     summary_rows,
 )
-from debiaser.report.words import Finding, bias_word, finding, noun, part, percent, points, score_words, share_before
+from debiaser.report.words import Finding, bias_word, finding, noun, score_words, share_before
 
-# --- How a run was made: the command that makes it again, its settings and the versions behind it
-
-ENVIRONMENT = {
-    "debiaser": "debiaser",
-    "commit": "commit",
-    "python": "Python",
-    "torch": "torch",
-    "numpy": "numpy",
-    "pillow": "Pillow",
-    "scikit-learn": "scikit-learn",
-    "scipy": "scipy",
-    "device": "device",
-    "threads": "threads",
-    "cores": "cores",
-    "world_size": "processes",
-    "processor": "processor",
-    "platform": "platform",
-}
-
-
-def command(result: Result) -> str:
-    """The command line that makes the run again."""
-    spec = result["spec"]
-    words = [
-        "debiaser",
-        "train",
-        str(result["dataset"]),
-        "--method",
-        str(result["spec"].get("method") or result["method"]),
-    ]
-    for option, value in (
-        ("--rho", result.get("rho")),
-        ("--noise", spec.get("noise") or None),
-        ("--recipe", result.get("recipe")),
-        ("--epochs", _epochs(spec)),
-        ("--net", spec.get("net")),
-        ("--weights", spec.get("weights")),
-        ("--augment", spec.get("augment")),
-        ("--seed", result.get("seed")),
-        ("--data-seed", spec.get("data_seed")),
-    ):
-        if value is not None:
-            words += [option, str(value)]
-    for option, name in (("--set", "fields"), ("--option", "options")):
-        chosen = spec.get(name)
-        if isinstance(chosen, dict):
-            for key, value in sorted(chosen.items()):
-                words += [option, f"{key}={_value(value)}"]
-    return " ".join(shlex.quote(word) for word in words)
-
-
-def _epochs(spec: dict[str, Any]) -> int | None:
-    recipe = spec.get("recipe")
-    if not isinstance(recipe, dict):
-        return None
-    stages = recipe.get("stages")
-    if isinstance(stages, dict) and any(isinstance(own, dict) and "epochs" in own for own in stages.values()):
-        return None  # --epochs would set them all alike
-    epochs = number(recipe.get("epochs"))
-    return None if epochs is None else int(epochs)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def making(label: str, result: Result) -> dict[str, Any]:
-    """Command, settings, sizes, times and versions of one run."""
-    environment, rows = result["environment"], result["rows"]
-    return {
-        "label": label,
-        "seed": result.get("seed"),
-        "folder": result["folder"].name,
-        "command": command(result),
-        "spec": json.dumps(result["spec"], indent=2, sort_keys=True, default=str),
-        "rows": [
-            (str(name), "unknown" if number(value) is None else count(number(value))) for name, value in rows.items()
-        ],
-        "seconds": [(str(stage), duration(number(value))) for stage, value in result["seconds"].items()],
-        "notes": [str(note) for note in result["notes"]],
-        "versions": [(words, str(environment[name])) for name, words in ENVIRONMENT.items() if environment.get(name)],
-    }
-
+__all__ = ["find_runs", "write_page"]
 
 Part = dict[str, Any]
+# Characters for figures and images together; with tables and text the page stays well under 3 MB.
+ROOM = 2_000_000
 MOST_CLASSES = 12
-MOST_TEST_PICTURES = 40
+MOST_TEST_IMAGES = 40
 LEFT_OUT = "left out to keep this page small; report on this run's folder alone to see it."
 
 
 @dataclass
 class Allowance:
-    """The characters that figures and pictures may still take, so that a page of a big folder stays small."""
+    """The characters that figures and images may still take, so that a page of a big folder stays small."""
 
     left: int
 
@@ -150,208 +79,135 @@ class Shown:
     result: Result
     details: Details
 
+    def missing(self, file: str) -> str:
+        """Why what a file holds is not shown."""
+        return f"{self.label}: not shown, {next(note for note in self.details.notes if note.startswith(file))}."
 
-def _missing(one: Shown, file: str, otherwise: str) -> str:
-    note = next((note for note in one.details.notes if note.startswith(file)), None)
-    return f"{one.label}: not shown, {note}." if note else f"{one.label}: {otherwise}"
-
-
-def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
-    """The scores of one run as a figure with words, or the reason why there is none."""
-    vectors = one.details.vectors
-    if vectors is None:
-        return {"label": one.label, "missing": _missing(one, "vectors.npz", ""), "scored": False}
-    score, conflicting, flipped = vectors["score"], vectors["conflicting"], vectors["flipped"]
-    if not has_scores(one):
-        return {"label": one.label, "missing": "", "scored": False}
-    kinds = [
-        ("aligned", f"follow the shortcut ({count(_size(conflicting == 0, flipped))})"),
-        ("conflicting", f"go against it ({count(_size(conflicting == 1, flipped))})"),
-        ("flipped", f"wrongly labelled ({count(int((flipped == 1).sum()))})"),
-        ("unknown", f"kind unknown ({count(_size(conflicting == -1, flipped))})"),
-    ]
-    legend = [kind for kind in kinds if not kind[1].endswith("(0)")]
-    alt = f"Histogram of the scores of {one.label}: " + "; ".join(text for _, text in legend)
-    svg = figures.histogram(score.astype(float), conflicting, flipped, name, alt)
-    if not allowance.take(len(svg)):
-        return {"label": one.label, "missing": f"{one.label}: the figure was {LEFT_OUT}", "scored": True}
-    words = score_words(one.result, things)
-    return {"label": one.label, "svg": Markup(svg), "legend": legend, "sentences": words, "scored": True}  # noqa: S704
+    @property
+    def scored(self) -> bool:
+        """Whether the run gave its training samples scores that can be read."""
+        if self.details.vectors is None:
+            return False
+        score = self.details.vectors["score"]
+        known = score[np.isfinite(score)] if np.isrealobj(score) else score[:0]
+        return len(known) > 0 and bool((np.abs(known) < LARGEST).all()) and not np.isinf(score).any()
 
 
-def has_scores(one: Shown) -> bool:
-    """Whether the run gave its training rows scores that can be read."""
-    if one.details.vectors is None:
-        return False
-    score = one.details.vectors["score"]
-    known = score[np.isfinite(score)] if np.isrealobj(score) else score[:0]
-    return len(known) > 0 and bool((np.abs(known) < LARGEST).all()) and not np.isinf(score).any()
+def write_page(
+    run_dirs: Sequence[Path], destination: Path, title: str | None = None, studies: Sequence[Part] = ()
+) -> Path:
+    """Write the page of these runs and return where it is; what `find_runs` had to leave out is named at its end.
 
-
-def _size(mask: np.ndarray, flipped: np.ndarray) -> int:
-    return int((mask & (flipped != 1)).sum())
-
-
-def gallery(one: Shown, bias: str, per_side: int, allowance: Allowance) -> Part:
-    """The highest- and lowest-scored training pictures of one run, or the reason why there are none."""
-    samples = one.details.samples
-    if samples is None:
-        return {"label": one.label, "missing": _missing(one, "samples.npz", ""), "classes": []}
-    if not len(samples["train_rows"]):
-        return {"label": one.label, "missing": "", "classes": []}
-    classes = thumbnails.scored_classes(samples, one.result["classes"], bias, per_side, MOST_CLASSES)
-    shown = [picture for entry in classes for side in ("highest", "lowest") for picture in entry[side]]
-    if not allowance.take(sum(len(picture["uri"]) + 200 for picture in shown)):
-        return {"label": one.label, "missing": f"{one.label}: the pictures were {LEFT_OUT}", "classes": []}
-    marked = {
-        side: _marked([picture for entry in classes for picture in entry[side]]) for side in ("highest", "lowest")
-    }
-    total = len(set(samples["train_labels"].tolist()))
-    more = f"The first {MOST_CLASSES} of {total} classes." if total > MOST_CLASSES else ""
-    short = max(len(entry["name"]) for entry in classes) <= 3
-    return {"label": one.label, "classes": classes, "marked": marked, "more": more, "short_names": short}
-
-
-def _marked(shown: Sequence[Part]) -> str:
-    return f"{sum(picture['conflicting'] for picture in shown)} of {len(shown)}"
-
-
-def curves(shown: Sequence[Shown], identity: str, allowance: Allowance) -> Part:
-    """Unbiased and conflicting accuracy against samples seen, and who is missing."""
-    drawn = [one for one in shown if one.details.history is not None]
-    notes = [_missing(one, "history.csv", "") for one in shown if one.details.history is None]
-    styles = line_styles([one.result["method"] for one in drawn])
-    legend = [(style, one.label) for style, one in zip(styles, drawn, strict=True)]
-    result: Part = {"figures": [], "legend": legend, "notes": notes}
-    for metric in ("unbiased", "conflicting"):
-        series = [curve(one, metric, style) for style, one in zip(styles, drawn, strict=True)]
-        if not any(line.seen for line in series):
-            continue
-        ends = ", ".join(f"{line.label} ends at {percent(line.values[-1])}" for line in series if line.values)
-        alt = f"{HEADINGS[metric]} accuracy against training samples seen: {ends}"
-        svg = figures.curves(series, f"{metric} accuracy (%)", f"{identity}-{metric}", alt)
-        if allowance.take(len(svg)):
-            entry = {"svg": Markup(svg), "caption": f"{HEADINGS[metric]} accuracy"}  # noqa: S704 (our own SVG)
-            result["figures"].append(entry)
-        else:
-            notes.append(f"The curve of {metric} accuracy was {LEFT_OUT}")
-    if drawn and not result["figures"] and not notes:
-        notes.append("No accuracies were measured while training.")
-    return result
-
-
-def line_styles(methods: Sequence[str]) -> list[int]:
-    """A line style per method: plain training and PGD keep theirs on every page."""
-    fixed = {"vanilla": 0, "pgd": 1}
-    free = cycle(range(len(fixed), len(figures.SERIES)))
-    return [fixed[method] if method in fixed else next(free) for method in methods]
-
-
-def curve(one: Shown, metric: str, style: int) -> figures.Curve:
-    """One run's points of a metric, and where its stages end."""
-    history = one.details.history or []
-    measured = [(row["seen"], row[metric], row["stage"]) for row in history]
-    kept = [point for point in measured if point[0] is not None and point[1] is not None]
-    ends = [row["seen"] for row, following in pairwise(history) if following["stage"] != row["stage"]]
-    if len(ends) >= len({row["stage"] for row in history}):
-        ends = []  # stages that take turns have no border
-    return figures.Curve(
-        one.label,
-        style,
-        tuple(point[0] for point in kept),
-        tuple(point[1] for point in kept),
-        tuple(point[2] for point in kept),
-        tuple(end for end in ends if end is not None),
+    `studies`: what studies found in these runs, each as `study_part` makes it.
+    """
+    results, warnings = _read(run_dirs)
+    if not results:
+        reason = f" ({warnings[0].rstrip('.')})" if warnings else ""
+        raise Problem(f"no finished run to report on{reason}; run `debiaser demo` or `debiaser train` first")
+    rows = summary_rows(results)
+    drawn = sum(len(svg) for each in studies for _, svg in each["figures"])
+    allowance = Allowance(max(ROOM - drawn, ROOM // 2))
+    sections = []
+    for position, place in enumerate(sorted({row["place"] for row in rows}, key=place_order)):
+        here = [row for row in rows if row["place"] == place]
+        sections.append(section(here, representatives(here), f"section{position}", allowance))
+    page = render_page(
+        "page.html",
+        ("page.css",),
+        ("page.js",),
+        title=title or _title(rows),
+        sections=sections,
+        warnings=[*(run_dirs.left_out if isinstance(run_dirs, Found) else []), *warnings],
+        studies=studies,
+        overview=table(rows) if len(sections) > 1 else None,
+        plural=plural,
+        code=with_code,
     )
+    write_text(destination, page)
+    return destination
 
 
-def answers(shown: Sequence[Shown], bias: str, things: str, allowance: Allowance) -> Part:
-    """What the models say about the same test pictures."""
-    notes = [_missing(one, "samples.npz", "") for one in shown if one.details.samples is None]
-    named = [(one, one.details.samples) for one in shown if one.details.samples is not None]
-    named = [(one, samples) for one, samples in named if len(samples["test_rows"])]
-    if not named:
-        return {"cards": [], "notes": notes or [f"These runs kept no test {things}."], "sentences": []}
-    first = named[0][1]
-    same = [(one.label, samples) for one, samples in named if thumbnails.same_pictures(first, samples)]
-    others = [one.label for one, samples in named if not thumbnails.same_pictures(first, samples)]
-    if others:
-        notes.append(f"Not beside the others, as asked about other {things} (another data seed): {', '.join(others)}.")
-    cards = thumbnails.answers(same, named[0][0].result["classes"], bias, MOST_TEST_PICTURES)
-    if not allowance.take(sum(len(card["uri"]) + 700 for card in cards)):
-        return {"cards": [], "notes": [*notes, f"The test {things} were {LEFT_OUT}"], "sentences": []}
-    return {"cards": cards, "notes": notes, "sentences": answer_words(cards, bias, things)}
+def _read(run_dirs: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """The results, each once, and a sentence for each folder that was left out."""
+    results: list[Result] = []
+    warnings: list[str] = []
+    keys: set[str] = set()
+    for folder in sorted({Path(one) for one in run_dirs}):
+        try:
+            result = read_result(folder)
+        except UNREADABLE as error:
+            warnings.append(f"{folder.name}: result.json was left out: {why(error)}.")
+            continue
+        if result.get("key") and str(result["key"]) in keys:
+            warnings.append(f"{folder.name}: left out, the same run is there twice.")
+            continue
+        keys.add(str(result.get("key")))
+        results.append(result)
+    return results, warnings
 
 
-def answer_words(cards: Sequence[Part], bias: str, things: str) -> list[str]:
-    """How often each model is right on the pictures shown that go against the shortcut, and why it errs."""
-    against = [card for card in cards if card["conflicting"] == 1]
-    if not against:
-        return []
-    models = [answer["model"] for answer in against[0]["says"]]
-    right = [sum(card["says"][n]["right"] for card in against) for n in range(len(models))]
-    counts = ", ".join(f"{model} on {hits}" for model, hits in zip(models, right, strict=True))
-    sentences = [f"Of the {len(against)} {things} shown that go against the shortcut, right: {counts}."]
-    for n in sorted({0, len(models) - 1}):  # the plain model and the one the page is about, not all nine
-        model = models[n]
-        wrong = [card["says"][n] for card in against if not card["says"][n]["right"]]
-        fooled = sum(answer["fooled"] for answer in wrong)
-        if fooled:
-            sentences.append(
-                f"{model} errs on {len(wrong)} of them; {times(fooled)} it names the class its {bias} usually means."
-            )
-    return sentences
+def _title(rows: Sequence[Row]) -> str:
+    datasets, methods = sorted({row["dataset"] for row in rows}), list(dict.fromkeys(row["method"] for row in rows))
+    names = " beside ".join(map(method_name, methods)) if len(methods) <= 3 else f"{len(methods)} methods"
+    listed = ", ".join(datasets) if len(datasets) <= 3 else f"{len(datasets)} datasets"
+    return f"{listed}: {names}"
 
 
-def times(number: int) -> str:
-    """How often, in words."""
-    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+def with_code(text: str) -> Markup:
+    """Escaped text in which what stands between `backticks` is set as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped before)
 
 
-# --- The parts of the page for one dataset and rho, as plain dicts that the template only has to lay out
+def study_part(found: Mapping[str, Any]) -> Part:
+    """What the page shows of a study: texts, table and figures."""
+    run = {each["place"] for each in found["cells"] if each["runs"]}  # the others are named as not run
+    headings, rows = study_table({**found, "cells": [each for each in found["cells"] if each["place"] in run]})
+    runs = sum(each["runs"] for each in found["cells"])
+    return {**found, "headings": headings, "rows": rows, "figures": figures.study_figures(found), "runs": runs}
+
+
+def representatives(rows: Sequence[Row]) -> list[Shown]:
+    """One run per method: the lowest seed that all methods have, else its own lowest; never the best one."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row["method"], row)
+    shared = set.intersection(*(set(row["seeds"]) for row in first.values()))
+    chosen = [(row, row["results"][row["seeds"].index(min(shared)) if shared else 0]) for row in first.values()]
+    return [Shown(row["label"], result, read_details(result["folder"])) for row, result in chosen]
+
+
+# The parts of the page for one dataset, rho, noise and recipe
 
 
 def section(rows: Sequence[Row], shown: Sequence[Shown], identity: str, allowance: Allowance) -> Part:
     """Everything the page says about one dataset, rho, noise and recipe."""
     said = finding(rows)
     things, bias = noun(rows[0]["dataset"]), bias_word(rows[0])
+    total = sum(len(row["results"]) for row in rows)
+    runs = ", ".join(f"{one.label} (seed {one.result.get('seed')})" for one in shown)
+    one_each = f"The parts below show one run per method, the one with the lowest seed, out of {total}: {runs}."
+    unscored = [one.label for one in shown if one.details.vectors is not None and not one.scored]
+    listed = " and ".join(filter(None, (", ".join(unscored[:-1]), *unscored[-1:])))
+    none = f"{listed} {'gives' if len(unscored) == 1 else 'give'} no score to single {things}."
     return {
         "id": identity,
-        "rows": list(rows),
         "heading": heading(rows[0]),
         "finding": said,
         "tiles": tiles(said, things),
-        "bars": [_bar(row) for row in rows if row["aligned"] is not None and row["conflicting"] is not None],
+        "bars": [row for row in rows if row["aligned"] is not None and row["conflicting"] is not None],
         "table": table(rows),
         "several_seeds": any(len(row["seeds"]) > 1 for row in rows),
         "things": things,
         "bias": bias,
-        "representatives": _representatives(rows, shown),
-        "scored": [one.result["method"] for one in shown if has_scores(one)],
+        "representatives": one_each if total > len(shown) else "",
+        "scored": [one.result["method"] for one in shown if one.scored],
         "histograms": [histogram(one, f"{identity}-score{n}", things, allowance) for n, one in enumerate(shown)],
         "galleries": galleries(shown, bias, allowance),
-        "unscored": _unscored(shown, things),
+        "unscored": none if unscored else "",
         "curves": curves(shown, identity, allowance),
         "answers": answers(shown, bias, things, allowance),
-        "making": [making(one.label, one.result) for one in shown],
+        "making": [making(one) for one in shown],
     }
-
-
-def galleries(shown: Sequence[Shown], bias: str, allowance: Allowance) -> list[Part]:
-    """The pictures by score of each run, PGD's first; only the first is unfolded."""
-    scored = sorted(shown, key=lambda one: one.result["method"] != "pgd")
-    made = [gallery(one, bias, 8 if len(shown) <= 3 else 4, allowance) for one in scored]
-    first = next((one for one in made if one["classes"]), None)
-    return [{**one, "first": one is first} for one in made]
-
-
-def _unscored(shown: Sequence[Shown], things: str) -> str:
-    """A sentence that names the methods without scores."""
-    names = [one.label for one in shown if one.details.vectors is not None and not has_scores(one)]
-    if not names:
-        return ""
-    listed = names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-    return f"{listed} {'gives' if len(names) == 1 else 'give'} no score to single {things}."
 
 
 def heading(row: Row) -> str:
@@ -379,18 +235,21 @@ def tiles(said: Finding, things: str) -> list[Part]:
         del names["worst_group"]
     result = []
     for metric, words in names.items():
-        values = [row[metric] if row else None for row in (before, after)]
-        present = [percent(value) for value in values if value is not None]
-        if not present:
-            continue
+        values = [row[metric] for row in (before, after) if row and row[metric] is not None]
         change = None
-        if values[0] is not None and values[1] is not None:
+        if len(values) == 2:
             gain = values[1] - values[0]
             direction = "up" if gain >= 0.05 else "down" if gain <= -0.05 else "same"
             text = {"up": f"{points(gain)} more", "down": f"{points(gain)} fewer", "same": "no change"}[direction]
             change = {"direction": direction, "text": text}
-        result.append({"values": present, "words": words, "change": change})
-    return result + _draws(after, things)
+        if values:
+            result.append({"values": list(map(percent, values)), "words": words, "change": change})
+    mass = after["score_conflicting_mass"] if after else None
+    drawn = share_before(after["results"][0]) if after else None
+    if mass is not None and drawn is not None:  # what resampling does to the training set
+        words = f"of the training draws fall on {things} that go against the shortcut"
+        result.append({"values": [part(drawn), part(mass)], "words": words, "change": None})
+    return result
 
 
 def _large_groups(row: Row | None) -> bool:
@@ -401,22 +260,8 @@ def _large_groups(row: Row | None) -> bool:
     return (number(first["rows"].get("test")) or 0.0) >= 20 * max(len(first["classes"]), 1) ** 2
 
 
-def _draws(row: Row | None, things: str) -> list[Part]:
-    """The tile on what resampling does to the training set."""
-    mass = row["score_conflicting_mass"] if row else None
-    before = share_before(row["results"][0]) if row else None
-    if mass is None or before is None:
-        return []
-    words = f"of the training draws fall on {things} that go against the shortcut"
-    return [{"values": [part(before), part(mass)], "words": words, "change": None}]
-
-
-def _bar(row: Row) -> Part:
-    return {"label": row["label"], "aligned": row["aligned"], "conflicting": row["conflicting"]}
-
-
 def table(rows: Sequence[Row]) -> Part:
-    """The table of all rows; a column that would be empty is left out."""
+    """The table of all rows, the best of each place marked; a column that would be empty is left out."""
     accuracies = [name for name in ACCURACIES if any(row[name] is not None for row in rows)]
     values: dict[tuple[Any, str], set[float]] = {}
     for row in rows:
@@ -424,7 +269,6 @@ def table(rows: Sequence[Row]) -> Part:
             if row[name] is not None:
                 values.setdefault((row["place"], name), set()).add(row[name])
     best = {key: max(found) for key, found in values.items() if len(found) > 1}
-    with_published = any(published(row) for row in rows)
     groups: dict[str, list[Part]] = {}
     for row in rows:
         cells = [
@@ -432,150 +276,285 @@ def table(rows: Sequence[Row]) -> Part:
             | {"best": row[name] is not None and row[name] == best.get((row["place"], name))}
             for name in accuracies
         ]
-        groups.setdefault(heading(row), []).append(
+        line = {
+            "label": row["label"],
+            "cells": cells,
+            "published": published(row),
+            "published_label": str((row["published"] or {}).get("label") or ""),
+            "seeds": row["seeds"],
+            "samples_seen": count(row["samples_seen"]),
+            "time": duration(row["seconds"]),
+        }
+        groups.setdefault(heading(row), []).append(line)
+    headings = [HEADINGS[name] for name in accuracies]
+    return {"headings": headings, "groups": list(groups.items()), "published": any(published(row) for row in rows)}
+
+
+def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
+    """The scores of one run as a figure with words, or the reason why there is none."""
+    vectors = one.details.vectors
+    if vectors is None or not one.scored:
+        return {"missing": one.missing("vectors.npz") if vectors is None else "", "scored": False}
+    conflicting, mistaken = vectors["conflicting"], vectors["flipped"] == 1
+    kinds = {
+        "aligned": ("follow the shortcut", (conflicting == 0) & ~mistaken),
+        "conflicting": ("go against it", (conflicting == 1) & ~mistaken),
+        "flipped": ("wrongly labelled", mistaken),
+        "unknown": ("kind unknown", (conflicting == -1) & ~mistaken),
+    }
+    masks = {kind: mask for kind, (_, mask) in kinds.items() if mask.any()}
+    legend = [(kind, f"{kinds[kind][0]} ({count(int(mask.sum()))})") for kind, mask in masks.items()]
+    alt = f"Histogram of the scores of {one.label}: " + "; ".join(text for _, text in legend)
+    svg = figures.score_histogram(vectors["score"].astype(float), masks, name, alt)
+    if not allowance.take(len(svg)):
+        return {"missing": f"{one.label}: the figure was {LEFT_OUT}", "scored": True}
+    words = score_words(one.result, things)
+    return {"label": one.label, "svg": svg, "legend": legend, "sentences": words, "scored": True, "missing": ""}
+
+
+def galleries(shown: Sequence[Shown], bias: str, allowance: Allowance) -> list[Part]:
+    """The images by score of each run, PGD's first; only the first is unfolded."""
+    ranked = sorted(shown, key=lambda one: one.result["method"] != "pgd")
+    made = [gallery(one, bias, 8 if len(shown) <= 3 else 4, allowance) for one in ranked]
+    first = next((one for one in made if one["classes"]), None)
+    return [{**one, "first": one is first} for one in made]
+
+
+def gallery(one: Shown, bias: str, per_side: int, allowance: Allowance) -> Part:
+    """The highest- and lowest-scored training images of one run, or the reason why there are none."""
+    samples = one.details.samples
+    if samples is None:
+        return {"missing": one.missing("samples.npz"), "classes": []}
+    classes = scored_classes(samples, one.result["classes"], bias, per_side)
+    sides = {side: [image for entry in classes for image in entry[side]] for side in ("highest", "lowest")}
+    if not allowance.take(sum(len(image["uri"]) + 200 for side in sides.values() for image in side)):
+        return {"missing": f"{one.label}: the pictures were {LEFT_OUT}", "classes": []}
+    marked = {name: f"{sum(image['conflicting'] for image in side)} of {len(side)}" for name, side in sides.items()}
+    total = len(set(samples["train_labels"].tolist()))
+    more = f"The first {MOST_CLASSES} of {total} classes." if total > MOST_CLASSES else ""
+    short = all(len(entry["name"]) <= 3 for entry in classes)
+    return {"label": one.label, "classes": classes, "marked": marked, "more": more, "short_names": short, "missing": ""}
+
+
+def scored_classes(samples: Arrays, classes: Sequence[Any], bias: str, per_side: int) -> list[Part]:
+    """Per class the highest- and the lowest-scored training images with the words that belong to each."""
+    labels, scores = samples["train_labels"], samples["train_scores"]
+    bias_words = _bias_words(samples, "train", bias, classes)
+
+    def described(position: int) -> Part:
+        conflicting = int(samples["train_conflicting"][position])
+        words = [
+            class_name(classes, int(labels[position])),
+            bias_words[position],
+            f"score {float(scores[position]):.3g}",
+            KIND_WORDS.get(conflicting, ""),
+            f"row {int(samples['train_rows'][position])}",
+        ]
+        uri = figures.data_uri(samples["train_images"][position])
+        return {"uri": uri, "words": ", ".join(filter(None, words)), "conflicting": conflicting == 1}
+
+    shown = []
+    for label in sorted({int(label) for label in labels})[:MOST_CLASSES]:
+        members = np.flatnonzero((labels == label) & np.isfinite(scores))
+        members = members[np.argsort(-scores[members], kind="stable")]
+        half = (len(members) + 1) // 2
+        sides = {"highest": members[:half][:per_side], "lowest": members[half:][::-1][:per_side]}
+        images = {side: [described(int(position)) for position in rows] for side, rows in sides.items()}
+        shown.append({"name": class_name(classes, label), **images})
+    return shown
+
+
+KIND_WORDS = {1: "goes against the shortcut", 0: "follows the shortcut"}
+
+
+def class_name(classes: Sequence[Any], index: int) -> str:
+    """The name of a class, or its number where it has none."""
+    return str(classes[index]) if 0 <= index < len(classes) else str(index)
+
+
+def _bias_is_class(samples: Arrays, part: str) -> bool:
+    """Whether bias value b is the usual one of class b, as far as the samples that follow the shortcut show."""
+    bias = samples[f"{part}_bias"]
+    following = (samples[f"{part}_conflicting"] == 0) & (bias >= 0)
+    return bool(following.any() and (samples[f"{part}_labels"][following] == bias[following]).all())
+
+
+def _bias_words(samples: Arrays, part: str, name: str, classes: Sequence[Any]) -> list[str]:
+    """`colour usual for 7`, `colour 7`, or nothing when unknown, for each sample."""
+    as_class = _bias_is_class(samples, part)
+    values = [int(value) for value in samples[f"{part}_bias"]]
+    told = [f"{name} usual for {class_name(classes, value)}" if as_class else f"{name} {value}" for value in values]
+    return [words if value >= 0 else "" for words, value in zip(told, values, strict=True)]
+
+
+def curves(shown: Sequence[Shown], identity: str, allowance: Allowance) -> Part:
+    """Unbiased and conflicting accuracy against samples seen, and who is missing."""
+    drawn = [one for one in shown if one.details.history is not None]
+    notes = [one.missing("history.csv") for one in shown if one.details.history is None]
+    fixed = {"vanilla": 0, "pgd": 1}  # plain training and PGD keep their line style on every page
+    free = cycle(range(len(fixed), len(figures.DASHES)))
+    styles = [fixed[one.result["method"]] if one.result["method"] in fixed else next(free) for one in drawn]
+    legend = [(style, one.label) for style, one in zip(styles, drawn, strict=True)]
+    result: Part = {"figures": [], "legend": legend, "notes": notes}
+    for metric in ("unbiased", "conflicting"):
+        series = [curve(one, metric, style) for style, one in zip(styles, drawn, strict=True)]
+        ends = ", ".join(f"{line.label} ends at {percent(line.points[-1][1])}" for line in series if line.points)
+        if not ends:
+            continue
+        alt = f"{HEADINGS[metric]} accuracy against training samples seen: {ends}"
+        svg = figures.curves(series, f"{metric} accuracy (%)", f"{identity}-{metric}", alt)
+        if allowance.take(len(svg)):
+            result["figures"].append({"svg": svg, "caption": f"{HEADINGS[metric]} accuracy"})
+        else:
+            notes.append(f"The curve of {metric} accuracy was {LEFT_OUT}")
+    if drawn and not result["figures"] and not notes:
+        notes.append("No accuracies were measured while training.")
+    return result
+
+
+def curve(one: Shown, metric: str, style: int) -> figures.Curve:
+    """One run's points of a metric, and where its stages end."""
+    history = one.details.history or []
+    measured = [(row["seen"], row[metric], row["stage"]) for row in history]
+    ends = [row["seen"] for row, following in pairwise(history) if following["stage"] != row["stage"]]
+    if len(ends) >= len({row["stage"] for row in history}):
+        ends = []  # stages that take turns have no border
+    kept = [point for point in measured if point[0] is not None and point[1] is not None]
+    return figures.Curve(one.label, style, kept, [end for end in ends if end is not None])
+
+
+def answers(shown: Sequence[Shown], bias: str, things: str, allowance: Allowance) -> Part:
+    """What the models say about the same test images."""
+    notes = [one.missing("samples.npz") for one in shown if one.details.samples is None]
+    asked = [(one, one.details.samples) for one in shown if one.details.samples is not None]
+    asked = [(one, samples) for one, samples in asked if len(samples["test_rows"])]
+    if not asked:
+        return {"cards": [], "notes": notes or [f"These runs kept no test {things}."], "sentences": []}
+    first, names = asked[0][1], ("test_rows", "test_labels", "test_images")
+    same = [all(np.array_equal(first[name], samples[name]) for name in names) for _, samples in asked]
+    others = [one.label for (one, _), alike in zip(asked, same, strict=True) if not alike]
+    if others:
+        notes.append(f"Not beside the others, as asked about other {things} (another data seed): {', '.join(others)}.")
+    named = [(one.label, samples) for (one, samples), alike in zip(asked, same, strict=True) if alike]
+    cards = answer_cards(named, asked[0][0].result["classes"], bias)
+    if not allowance.take(sum(len(card["uri"]) + 700 for card in cards)):
+        return {"cards": [], "notes": [*notes, f"The test {things} were {LEFT_OUT}"], "sentences": []}
+    return {"cards": cards, "notes": notes, "sentences": answer_words(cards, bias, things)}
+
+
+def answer_cards(named: Sequence[tuple[str, Arrays]], classes: Sequence[Any], bias: str) -> list[Part]:
+    """For each of the test images that the runs share, what every one of them says about it."""
+    first = named[0][1]
+    bias_words, as_class = _bias_words(first, "test", bias, classes), _bias_is_class(first, "test")
+    cards = []
+    for position in range(min(len(first["test_rows"]), MOST_TEST_IMAGES)):
+        label, usual = int(first["test_labels"][position]), int(first["test_bias"][position]) if as_class else -1
+        conflicting = int(first["test_conflicting"][position])
+        says = []
+        for model, samples in named:
+            odds = samples["test_probabilities"][position]
+            said = int(np.argmax(odds))
+            told = {"model": model, "said": class_name(classes, said), "probability": float(odds[said])}
+            says.append({**told, "right": said == label, "fooled": said == usual and said != label})
+        cards.append(
             {
-                "label": row["label"],
-                "cells": cells,
-                "published": published(row),
-                "published_label": str((row["published"] or {}).get("label") or ""),
-                "seeds": ", ".join(map(str, row["seeds"])) if len(row["seeds"]) <= 5 else count(len(row["seeds"])),
-                "number_of_seeds": len(row["seeds"]),
-                "samples_seen": count(row["samples_seen"]),
-                "time": duration(row["seconds"]),
+                "uri": figures.data_uri(first["test_images"][position]),
+                "label": class_name(classes, label),
+                "bias": bias_words[position],
+                "kind": KIND_WORDS.get(conflicting, ""),
+                "conflicting": conflicting,
+                "says": says,
+                "disagree": len({answer["said"] for answer in says}) > 1,
             }
         )
+    return cards
+
+
+def answer_words(cards: Sequence[Part], bias: str, things: str) -> list[str]:
+    """How often each model is right on the images shown that go against the shortcut, and why it errs."""
+    against = [card["says"] for card in cards if card["conflicting"] == 1]
+    if not against:
+        return []
+    by_model = list(zip(*against, strict=True))
+    counts = ", ".join(f"{said[0]['model']} on {sum(answer['right'] for answer in said)}" for said in by_model)
+    sentences = [f"Of the {len(against)} {things} shown that go against the shortcut, right: {counts}."]
+    for said in by_model[:1] + by_model[1:][-1:]:  # the plain model and the one the page is about, not all nine
+        wrong, fooled = sum(not answer["right"] for answer in said), sum(answer["fooled"] for answer in said)
+        if fooled:
+            times = {1: "once", 2: "twice"}.get(fooled, f"{fooled} times")
+            told = f"{said[0]['model']} errs on {wrong} of them; {times} it names the class its {bias} usually means."
+            sentences.append(told)
+    return sentences
+
+
+# How a run was made: the command that makes it again, its settings and the versions behind it
+
+ENVIRONMENT = {
+    "debiaser": "debiaser",
+    "commit": "commit",
+    "python": "Python",
+    "torch": "torch",
+    "numpy": "numpy",
+    "pillow": "Pillow",
+    "scikit-learn": "scikit-learn",
+    "scipy": "scipy",
+    "device": "device",
+    "threads": "threads",
+    "cores": "cores",
+    "world_size": "processes",
+    "processor": "processor",
+    "platform": "platform",
+}
+
+
+def making(one: Shown) -> Part:
+    """Command, settings, sizes, times and versions of one run."""
+    result, sizes = one.result, {str(name): number(value) for name, value in one.result["rows"].items()}
+    environment = result["environment"]
     return {
-        "headings": [HEADINGS[name] for name in accuracies],
-        "groups": list(groups.items()),
-        "published": with_published,
+        "label": one.label,
+        "seed": result.get("seed"),
+        "folder": result["folder"].name,
+        "command": command(result),
+        "spec": json.dumps(result["spec"], indent=2, sort_keys=True, default=str),
+        "rows": [(name, "unknown" if size is None else count(size)) for name, size in sizes.items()],
+        "seconds": [(str(stage), duration(number(value))) for stage, value in result["seconds"].items()],
+        "notes": [str(note) for note in result["notes"]],
+        "versions": [(words, str(environment[name])) for name, words in ENVIRONMENT.items() if environment.get(name)],
     }
 
 
-def _representatives(rows: Sequence[Row], shown: Sequence[Shown]) -> str:
-    total = sum(len(row["results"]) for row in rows)
-    if total == len(shown):
-        return ""
-    runs = ", ".join(f"{one.label} (seed {one.result.get('seed')})" for one in shown)
-    return f"The parts below show one run per method, the one with the lowest seed, out of {total}: {runs}."
+def command(result: Result) -> str:
+    """The command line that makes the run again."""
+    spec = result["spec"]
+    words = ["debiaser", "train", str(result["dataset"]), "--method", str(spec.get("method") or result["method"])]
+    for option, value in (
+        ("--rho", result.get("rho")),
+        ("--noise", spec.get("noise") or None),
+        ("--recipe", result.get("recipe")),
+        ("--epochs", _epochs(spec)),
+        ("--net", spec.get("net")),
+        ("--weights", spec.get("weights")),
+        ("--augment", spec.get("augment")),
+        ("--seed", result.get("seed")),
+        ("--data-seed", spec.get("data_seed")),
+    ):
+        if value is not None:
+            words += [option, str(value)]
+    for option, name in (("--set", "fields"), ("--option", "options")):
+        chosen = spec.get(name)
+        for key, value in sorted(chosen.items()) if isinstance(chosen, dict) else ():
+            written = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+            words += [option, f"{key}={written}"]
+    return " ".join(shlex.quote(word) for word in words)
 
 
-# --- One self-contained page from finished runs: `write_page`, and `find_runs` to find them
-
-__all__ = ["find_runs", "write_page"]
-
-HERE = Path(__file__).parent
-# Characters for figures and pictures together; with tables and text the page stays well under 3 MB.
-ROOM = 2_000_000
-
-
-def write_page(
-    run_dirs: Sequence[Path], destination: Path, title: str | None = None, studies: Sequence[dict[str, Any]] = ()
-) -> Path:
-    """Write the page of these runs and return where it is; what `find_runs` had to leave out is named at its end.
-
-    `studies`: what studies found in these runs, each as `report.studies.page_part` makes it.
-    """
-    results, said = _read(run_dirs)
-    left_out = run_dirs.left_out if isinstance(run_dirs, Found) else []
-    if not results:
-        reason = f" ({said[0].rstrip('.')})" if said else ""
-        raise Problem(f"no finished run to report on{reason}; run `debiaser demo` or `debiaser train` first")
-    drawn = sum(len(svg) for each in studies for _, svg in each["figures"])
-    sections = _sections(summary_rows(results), max(ROOM - drawn, ROOM // 2))
-    write_text(destination, render(title or _title(results), sections, [*left_out, *said], studies))
-    return destination
-
-
-def _read(run_dirs: Sequence[Path]) -> tuple[list[Result], list[str]]:
-    """The results, each once, and a sentence for each folder that was left out."""
-    results: list[Result] = []
-    warnings: list[str] = []
-    keys: set[str] = set()
-    for folder in sorted({Path(one) for one in run_dirs}):
-        try:
-            result = read_result(folder)
-        except UNREADABLE as error:
-            warnings.append(f"{folder.name}: result.json was left out: {why(error)}.")
-            continue
-        if result.get("key") and str(result["key"]) in keys:
-            warnings.append(f"{folder.name}: left out, the same run is there twice.")
-            continue
-        keys.add(str(result.get("key")))
-        results.append(result)
-    return results, warnings
-
-
-def _sections(rows: Sequence[Row], room: int) -> list[dict[str, Any]]:
-    places = sorted({row["place"] for row in rows}, key=place_order)
-    allowance = Allowance(room)
-    sections = []
-    for position, place in enumerate(places):
-        here = [row for row in rows if row["place"] == place]
-        shown = [Shown(row["label"], result, read_details(result["folder"])) for row, result in representatives(here)]
-        sections.append(section(here, shown, f"section{position}", allowance))
-    return sections
-
-
-def representatives(rows: Sequence[Row]) -> list[tuple[Row, Result]]:
-    """One run per method: the lowest seed that all methods have, else its own lowest; never the best one."""
-    first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(row["method"], row)
-    shared = set.intersection(*(set(row["seeds"]) for row in first.values()))
-    chosen = []
-    for row in first.values():
-        position = row["seeds"].index(min(shared)) if shared else 0
-        chosen.append((row, row["results"][position]))
-    return chosen
-
-
-def _title(results: Sequence[Result]) -> str:
-    datasets = sorted({str(result["dataset"]) for result in results})
-    methods = list(dict.fromkeys(row["method"] for row in summary_rows(results)))
-    names = " beside ".join(map(method_name, methods)) if len(methods) <= 3 else f"{len(methods)} methods"
-    listed = ", ".join(datasets) if len(datasets) <= 3 else f"{len(datasets)} datasets"
-    return f"{listed}: {names}"
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"plural": plural, "code": with_code}
-    return environment.get_template("page.html")
-
-
-def with_code(text: str) -> Markup:
-    """Escaped text in which what stands between `backticks` is set as code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped before)
-
-
-def render(
-    title: str,
-    sections: Sequence[dict[str, Any]],
-    warnings: Sequence[str],
-    studies: Sequence[dict[str, Any]] = (),
-) -> str:
-    """The page as text."""
-    style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
-    # The script is allowed by its hash: text from the data can never become a second one.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    policy += "; base-uri 'none'; form-action 'none'"  # these two do not follow the first
-    text = _template().render(
-        title=title,
-        sections=sections,
-        warnings=warnings,
-        studies=studies,
-        policy=policy,
-        style=Markup(style),  # noqa: S704 (our own files)
-        script=Markup(script),  # noqa: S704
-        overview=overview(sections) if len(sections) > 1 else None,
-    )
-    return text.lstrip()
-
-
-def overview(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of all sections in one table."""
-    return table([row for part in sections for row in part["rows"]])
+def _epochs(spec: Part) -> int | None:
+    recipe = spec.get("recipe")
+    if not isinstance(recipe, dict):
+        return None
+    stages = recipe.get("stages")
+    if isinstance(stages, dict) and any(isinstance(own, dict) and "epochs" in own for own in stages.values()):
+        return None  # --epochs would set them all alike
+    epochs = number(recipe.get("epochs"))
+    return None if epochs is None else int(epochs)

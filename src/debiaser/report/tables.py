@@ -1,13 +1,14 @@
-"""Results into rows: the one place that averages over seeds, for the page and for the terminal alike."""
+"""Numbers as text, and results into rows: the one place that averages over seeds, for pages and terminal alike."""
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from debiaser.report.runs import Result, number
 
-# --- How things are called on tables and pages
+Row = dict[str, Any]
+Found = Mapping[str, Any]
 
 METHODS = {
     "vanilla": "Vanilla",
@@ -20,6 +21,12 @@ METHODS = {
     "bpa": "BPA",
     "pgd": "PGD",
 }
+HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
+ACCURACIES = tuple(HEADINGS)
+SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
+
+
+# Numbers and names as people write them
 
 
 def plural(number: int, word: str) -> str:
@@ -32,25 +39,87 @@ def method_name(method: str) -> str:
     return METHODS.get(method, method)
 
 
-Row = dict[str, Any]
-
-ACCURACIES = ("unbiased", "aligned", "conflicting", "worst_group")
-SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
-HEADINGS = {
-    "unbiased": "Unbiased",
-    "aligned": "Aligned",
-    "conflicting": "Conflicting",
-    "worst_group": "Worst group",
-}
+def plain(value: Any) -> str:
+    """A setting as a person would write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
 
 
-def own_data_seed(spec: Mapping[str, Any]) -> bool:
+def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
+    """`71.2 ± 1.3`, `71.2` with one seed, a dash when unknown."""
+    if mean is None:
+        return "–"
+    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """+0.4, and never -0.0."""
+    return f"{round(value, digits) + 0.0:+,.{digits}f}"
+
+
+def with_interval(compared: Found) -> str:
+    """`+37.5 [31.0, 44.0]`: a difference in points and its 95% interval; nothing where one of them is unknown."""
+    value, *bounds = (number(each) for each in (compared.get("difference"), *(compared.get("interval") or ())))
+    if value is None or len(bounds) != 2 or None in bounds:
+        return ""
+    return f"{signed(value)} [{', '.join(f'{round(bound or 0.0, 1) + 0.0:.1f}' for bound in bounds)}]"
+
+
+def percent(value: float) -> str:
+    """Whole percent, except where rounding would claim all or nothing."""
+    rounded = round(value)
+    if rounded in (0, 100) and value != rounded:
+        return f"{value:.1f}%" if 0.05 <= value < 99.95 else ("almost 100%" if rounded else "almost 0%")
+    return f"{rounded}%"
+
+
+def part(fraction: float) -> str:
+    """A share in percent, with a decimal where it is small."""
+    return percent(fraction * 100) if fraction >= 0.0995 else f"{fraction * 100:.2g}%"
+
+
+def share(fraction: float | None) -> str:
+    """0.005 as `0.5%`."""
+    return "unknown" if fraction is None else f"{fraction * 100:.3g}%"
+
+
+def points(value: float) -> str:
+    """A difference of accuracies, without its sign."""
+    text = f"{abs(value):.1f}"
+    return f"{text} point" if text == "1.0" else f"{text} points"
+
+
+def count(value: float | None) -> str:
+    """A whole number with commas."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`6.6 s`, `3 min 20 s` or `2 h 05 min`."""
+    if seconds is None:
+        return "–"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+# Runs into rows
+
+
+def own_data_seed(spec: Found) -> bool:
     """Whether the data was drawn with another seed than the run's."""
     return bool("data_seed" in spec and spec["data_seed"] != spec.get("seed"))
 
 
 def settings(result: Result) -> dict[str, Any]:
-    """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names."""
+    """Everything beyond dataset, rho, noise, method and seeds that was chosen for the run, by flat names.
+
+    `biased.epochs`, ...: what a recipe says of each stage, with its usual length where it says none.
+    """
     spec = result["spec"]
     flat: dict[str, Any] = {
         "protocol": result["protocol"],
@@ -63,21 +132,15 @@ def settings(result: Result) -> dict[str, Any]:
         "data_seed": spec["data_seed"] if own_data_seed(spec) else "as the seed",
     }
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
-        chosen = spec.get(name)
-        if isinstance(chosen, dict):
-            flat.update({f"{prefix}{key}": value for key, value in chosen.items()})
-    return flat | _of_stages(flat.pop("recipe.stages", None), flat.get("recipe.epochs"))
+        flat |= {f"{prefix}{key}": value for key, value in _mapping(spec.get(name)).items()}
+    for stage, changed in _mapping(flat.pop("recipe.stages", None)).items():
+        usual = {"epochs": flat.get("recipe.epochs")}
+        flat |= {f"{stage}.{name}": value for name, value in {**usual, **_mapping(changed)}.items()}
+    return flat
 
 
-def _of_stages(stages: Any, epochs: Any) -> dict[str, Any]:
-    """`biased.epochs`, ...: what a recipe says of each stage, with its usual length where it says none."""
-    told = stages if isinstance(stages, dict) else {}
-    return {
-        f"{stage}.{name}": value
-        for stage, changed in told.items()
-        if isinstance(changed, dict)
-        for name, value in {"epochs": epochs, **changed}.items()
-    }
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def place(result: Result) -> tuple[str, float | None, float, str]:
@@ -102,21 +165,18 @@ def summary_rows(results: Sequence[Result]) -> list[Row]:
         families.setdefault((*place(result), str(result["method"])), []).append(result)
     rows: list[Row] = []
     for family in families.values():
-        names = _differing(family)
-        variants: dict[str, list[Result]] = {}
-        for result in family:
-            chosen = settings(result)
-            identity = json.dumps([chosen.get(name) for name in names], sort_keys=True, default=str)
-            variants.setdefault(identity, []).append(result)
-        rows.extend(_row(members, names) for members in variants.values())
+        chosen = [{name: _as_key(value) for name, value in settings(each).items()} for each in family]
+        names = sorted({name for each in chosen for name in each})
+        differing = [name for name in names if len({each.get(name) for each in chosen}) > 1]
+        variants: dict[tuple[Any, ...], list[Result]] = {}
+        for result, each in zip(family, chosen, strict=True):
+            variants.setdefault(tuple(each.get(name) for name in differing), []).append(result)
+        rows.extend(_row(members, differing) for members in variants.values())
     return sorted(rows, key=_row_order)
 
 
-def _differing(family: Sequence[Result]) -> list[str]:
-    """The settings in which runs of one method are not all equal."""
-    flat = [settings(result) for result in family]
-    names = sorted({name for one in flat for name in one})
-    return [n for n in names if len({json.dumps(one.get(n), sort_keys=True, default=str) for one in flat}) > 1]
+def _as_key(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, sort_keys=True, default=str)
 
 
 def _row_order(row: Row) -> tuple[Any, ...]:
@@ -127,12 +187,13 @@ def _row_order(row: Row) -> tuple[Any, ...]:
 
 
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
-    members = sorted(_distinct(members), key=lambda result: (seed_of(result), str(result.get("key", ""))))
-    first = members[0]
+    distinct: dict[str, Result] = {}
+    for position, result in enumerate(members):  # a copy of a run folder is no further seed
+        distinct.setdefault(str(result.get("key") or position), result)
+    members = sorted(distinct.values(), key=lambda result: (seed_of(result), str(result.get("key", ""))))
+    first, chosen = members[0], settings(members[0])
+    differing = [f"{name} {plain(chosen[name])}" for name in names if name in chosen]  # unsaid: as usual
     dataset, rho, noise, recipe = place(first)
-    chosen = settings(first)
-    differing = {name: chosen[name] for name in names if name in chosen}  # unsaid: as usual
-    label = ", ".join([method_name(str(first["method"])), *(f"{k} {plain(v)}" for k, v in differing.items())])
     row: Row = {
         "place": place(first),
         "dataset": dataset,
@@ -140,24 +201,19 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
         "noise": noise,
         "recipe": recipe,
         "method": str(first["method"]),
-        "differing": differing,
-        "label": label,
+        "label": ", ".join([method_name(str(first["method"])), *differing]),
         "seeds": [seed_of(result) for result in members],
-        "results": list(members),
+        "results": members,
         "published": first.get("published"),
     }
-    readers: dict[str, Callable[[Result], Any]] = {
-        "samples_seen": lambda result: result.get("samples_seen"),
-        "seconds": lambda result: total_seconds(result),
-        **{name: _metric(name) for name in (*ACCURACIES, "valid", *SCORE_METRICS)},
-    }
-    for name, read in readers.items():
-        row[name], row[f"{name}_std"] = mean_and_deviation([read(result) for result in members])
+    columns = {name: [result["metrics"].get(name) for result in members] for name in (*ACCURACIES, *SCORE_METRICS)}
+    columns["samples_seen"] = [result.get("samples_seen") for result in members]
+    columns["seconds"] = [total_seconds(result) for result in members]
+    for name, values in columns.items():
+        numbers = [value for value in map(number, values) if value is not None]
+        row[name] = statistics.fmean(numbers) if numbers else None
+        row[f"{name}_std"] = statistics.stdev(numbers) if len(numbers) > 1 else None
     return row
-
-
-def _metric(name: str) -> Callable[[Result], Any]:
-    return lambda result: result["metrics"].get(name)
 
 
 def seed_of(result: Result) -> int:
@@ -166,75 +222,10 @@ def seed_of(result: Result) -> int:
     return int(seed) if seed is not None else 0
 
 
-def _distinct(members: Sequence[Result]) -> list[Result]:
-    """Each run once: a copy of a run folder is no further seed."""
-    seen: dict[str, Result] = {}
-    for position, result in enumerate(members):
-        seen.setdefault(str(result.get("key") or position), result)
-    return list(seen.values())
-
-
-def mean_and_deviation(values: Sequence[Any]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation of the numbers among `values`; None where there are too few."""
-    numbers = [value for value in map(number, values) if value is not None]
-    if not numbers:
-        return None, None
-    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
-
-
 def total_seconds(result: Result) -> float | None:
     """The time of all stages together."""
     times = [value for value in map(number, result["seconds"].values()) if value is not None]
     return sum(times) if times else None
-
-
-def plain(value: Any) -> str:
-    """A setting as a person would write it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value is None else str(value)
-
-
-def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
-    """`71.2 ± 1.3`, `71.2` with one seed, a dash when unknown."""
-    if mean is None:
-        return "–"
-    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """+0.4, and never -0.0."""
-    return f"{round(value, digits) + 0.0:+,.{digits}f}"
-
-
-def with_interval(compared: Mapping[str, Any]) -> str:
-    """`+37.5 [31.0, 44.0]`: a difference in points and its 95% interval; nothing where one of them is unknown."""
-    value, *bounds = (number(each) for each in (compared.get("difference"), *(compared.get("interval") or ())))
-    if value is None or len(bounds) != 2 or None in bounds:
-        return ""
-    return f"{signed(value)} [{', '.join(f'{round(bound or 0.0, 1) + 0.0:.1f}' for bound in bounds)}]"
-
-
-def share(fraction: float | None) -> str:
-    """0.005 as `0.5%`."""
-    return "unknown" if fraction is None else f"{fraction * 100:.3g}%"
-
-
-def count(value: float | None) -> str:
-    """A whole number with commas."""
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """`6.6 s`, `3 min 20 s` or `2 h 05 min`."""
-    if seconds is None:
-        return "–"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def published(row: Row) -> str:
@@ -249,30 +240,40 @@ def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[s
 
     What is `kept_for_good`, in a document, has the detector's figures and no times, which belong to one machine.
     """
-    columns: list[tuple[str, Callable[[Row], str], bool]] = [
-        ("Method", lambda row: row["label"], True),
-        ("Dataset", lambda row: row["dataset"], _differ(rows, "dataset")),
-        ("rho", lambda row: share(row["rho"]), _differ(rows, "rho")),
-        ("Noise", lambda row: share(row["noise"]), _differ(rows, "noise")),
-        ("Recipe", lambda row: row["recipe"], _differ(rows, "recipe")),
-        *((HEADINGS[name], _accuracy_cell(name), _any(rows, name)) for name in ACCURACIES),
-        ("Published", lambda row: published(row) or "–", any(published(row) for row in rows)),
-        ("Difference", difference, kept_for_good and any(published(row) for row in rows)),
-        ("Seeds", lambda row: count(len(row["seeds"])), True),
-        ("Conflicting rows drawn", drawn, kept_for_good),
-        ("AUROC of scores", lambda row: digits_of(row["score_auroc"]), kept_for_good and _any(rows, "score_auroc")),
-        ("Samples seen", lambda row: count(row["samples_seen"]), _any(rows, "samples_seen")),
-        ("Time", lambda row: duration(row["seconds"]), not kept_for_good and _any(rows, "seconds")),
+
+    def known(name: str) -> bool:
+        return any(row[name] is not None for row in rows)
+
+    def differ(name: str) -> bool:
+        return len({row[name] for row in rows}) > 1
+
+    printed = any(published(row) for row in rows)
+    aurocs = ["–" if row["score_auroc"] is None else f"{row['score_auroc']:.4f}" for row in rows]
+    columns = [
+        ("Method", True, [row["label"] for row in rows]),
+        ("Dataset", differ("dataset"), [row["dataset"] for row in rows]),
+        ("rho", differ("rho"), [share(row["rho"]) for row in rows]),
+        ("Noise", differ("noise"), [share(row["noise"]) for row in rows]),
+        ("Recipe", differ("recipe"), [row["recipe"] for row in rows]),
+        *(
+            (HEADINGS[name], known(name), [spread(row[name], row[f"{name}_std"]) for row in rows])
+            for name in ACCURACIES
+        ),
+        ("Published", printed, [published(row) or "–" for row in rows]),
+        ("Difference", kept_for_good and printed, [difference(row) for row in rows]),
+        ("Seeds", True, [count(len(row["seeds"])) for row in rows]),
+        ("Conflicting rows drawn", kept_for_good, [drawn(row) for row in rows]),
+        ("AUROC of scores", kept_for_good and known("score_auroc"), aurocs),
+        ("Samples seen", known("samples_seen"), [count(row["samples_seen"]) for row in rows]),
+        ("Time", not kept_for_good and known("seconds"), [duration(row["seconds"]) for row in rows]),
     ]
-    kept = [(heading, cell) for heading, cell, wanted in columns if wanted]
-    return [heading for heading, _ in kept], [[cell(row) for _, cell in kept] for row in rows]
+    return _wanted(columns)
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
-    """The table as Markdown, for README and docs."""
-    headings, cells = text_table(rows, kept_for_good=True)
-    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *cells]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+def _wanted(columns: Sequence[tuple[str, bool, list[str]]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines of those columns (heading, wanted, cells) that are wanted."""
+    shown = [(heading, cells) for heading, wanted, cells in columns if wanted]
+    return [heading for heading, _ in shown], [list(line) for line in zip(*(cells for _, cells in shown), strict=True)]
 
 
 def difference(row: Row) -> str:
@@ -287,31 +288,29 @@ def drawn(row: Row) -> str:
     return ", ".join("unknown" if value is None else f"{value:,}" for value in counts)
 
 
-def digits_of(value: float | None) -> str:
-    """0.9963, or a dash."""
-    return "–" if value is None else f"{value:.4f}"
+# Markdown
 
 
-def _any(rows: Sequence[Row], name: str) -> bool:
-    return any(row[name] is not None for row in rows)
-
-
-def _differ(rows: Sequence[Row], name: str) -> bool:
-    return len({row[name] for row in rows}) > 1
-
-
-def _accuracy_cell(name: str) -> Callable[[Row], str]:
-    return lambda row: spread(row[name], row[f"{name}_std"])
-
-
-# --- A record of measurements, a list of rows with named cells, as a Markdown table
-
-
-def record_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per row, under the names that the first one has."""
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([as_cell(row[name]) for name in names] for row in rows)]
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], numbers: bool = True) -> str:
+    """The table as Markdown; `numbers`: all columns but the first are set to the right."""
+    aligned = ["---", *["--:" if numbers else "---"] * (len(headings) - 1)]
+    lines = [headings, aligned, *([_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    """Three digits of a share or ratio; anything else as it is."""
+    return (f"{value:.3g}" if isinstance(value, float) else str(value)).replace("|", "&#124;")
+
+
+def results_markdown(results: Sequence[Result]) -> str:
+    """The table of runs, for README and docs."""
+    return markdown_table(*text_table(summary_rows(results), kept_for_good=True))
+
+
+def record_markdown(rows: Sequence[Found]) -> str:
+    """A record of measurements, a list of rows with named cells: one line per row, under the names of the first."""
+    return markdown_table(list(rows[0]), ([row[name] for name in rows[0]] for row in rows), numbers=False)
 
 
 def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,7 +356,82 @@ CANDIDATES = {
 }
 
 
-def as_cell(value: Any) -> str:
-    """Three digits of a share or ratio; anything else as it is."""
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "&#124;")
+# Studies: ours beside published
+
+MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
+LARGE = 1e4  # from here on numbers are written with a power of ten
+FINE = 1.5  # numbers whose largest is below are shares, which want more digits
+
+
+def study_table(found: Found) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells as text: ours beside published, with the difference."""
+    cells = found["cells"]
+    several, printed = len({each["place"] for each in cells}) > 1, any(each["published"] is not None for each in cells)
+    columns = [
+        ("Cell", True, [each["name"] for each in cells]),
+        ("Where", several, [each["place"] for each in cells]),
+        ("Ours", True, [_value(each, each["mean"], each["std"]) for each in cells]),
+        ("Runs", True, [str(each["runs"]) for each in cells]),
+        ("Published", printed, [_value(each, each["published"], each["published_std"]) for each in cells]),
+        ("Difference", printed, [_study_difference(each) for each in cells]),
+    ]
+    return _wanted(columns)
+
+
+def _study_difference(cell: Found) -> str:
+    if cell["difference"] is None:
+        return "–"
+    return signed(cell["difference"], _digits(cell)) + (" s" if cell["metric"] == "seconds" else "")
+
+
+def _value(cell: Found, mean: float | None, deviation: float | None) -> str:
+    """A number as its metric is written: accuracies with two digits, counts whole, times as durations."""
+    if mean is None:
+        return "–"
+    if cell["metric"] in ("samples", "seconds"):
+        written = count if cell["metric"] == "samples" else duration
+        return written(mean) + ("" if deviation is None else f" ± {written(deviation)}")
+    if abs(mean) >= LARGE:
+        return f"{mean:.3g}" + ("" if deviation is None else f" ± {deviation:.2g}")
+    return spread(mean, deviation, _digits(cell))
+
+
+def _digits(cell: Found) -> int:
+    """Digits after the point."""
+    if cell["metric"] in ("samples", "seconds"):
+        return 0
+    largest = max((abs(each) for each in (cell["mean"], cell["published"]) if each is not None), default=0.0)
+    return 4 if largest < FINE else 2 if largest < 1000 else 0
+
+
+def study_markdown(found: Found) -> str:
+    """A section of the docs: the claim, whether it held and at which scale, the table, what is not run."""
+    parts = [
+        f"### `{found['study']}`: {found['title']}",
+        f"*Claim*: {found['statement']}",
+        f"*Here*: {_verdict(found)} ({found['scale']}). {found['sentence']}",
+        markdown_table(*study_table(found)),
+        f"*Protocol*: {found['protocol']}",
+    ]
+    notes = list(dict.fromkeys(each["note"] for each in found["cells"] if each["note"]))
+    if notes:
+        parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
+    if found["also_printed"]:
+        parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
+    if found["not_run"]:
+        runs = found["not_run"]
+        listed = "\n".join(f"debiaser {each}" for each in runs)
+        told = f"Not run: {plural(len(runs), 'run')}"
+        parts.append(f"<details><summary>{told}</summary>\n\n```sh\n{listed}\n```\n\n</details>")
+    return "\n\n".join(parts)
+
+
+def _verdict(found: Found) -> str:
+    """`held`, `held in 3 of 9 places`, `not testable here`."""
+    return f"{MARKS[found['claim']]} {found['tested']}".strip()
+
+
+def studies_summary(every: Sequence[Found]) -> str:
+    """A table of all studies with their verdicts."""
+    rows = [[f"`{each['study']}`", each["title"], _verdict(each), each["scale"]] for each in every]
+    return markdown_table(["Study", "What", "Claim here", "Scale"], rows, numbers=False)
