@@ -30,5 +30,6 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    own = {"style": Markup(style), "script": Markup(script)}  # noqa: S704 (our own files)
-    return environment.get_template(template).render(policy=policy, **own, **context).lstrip()
+    own = {"policy": policy, "style": style, "script": script}
+    ours = {name: Markup(each) for name, each in own.items()}  # noqa: S704 (from our own files)
+    return environment.get_template(template).render(**ours, **context).lstrip()

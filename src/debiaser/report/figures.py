@@ -377,8 +377,10 @@ def draw_bars(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
         axes.set_xlim(left=0)
     units = {"unbiased": "unbiased accuracy in %", "worst_group": "accuracy in %", "group_average": "accuracy in %"}
     units |= {"fisher_trace": "trace of the damped inverse"}
-    unit: str = units.get(cells[0]["metric"], cells[0]["metric"])
-    axes.set_xlabel(unit + (" (red line: published)" if published else ""), loc="right")  # ends with the axes
+    metric = str(cells[0]["metric"])
+    axes.set_xlabel(
+        units.get(metric, metric) + (" (red line: published)" if published else ""), loc="right"
+    )  # ends with the axes
 
 
 def draw_norms(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
