@@ -29,7 +29,12 @@ STRIPS = 3  # swaps that are shown of each view
 
 
 def write_audit(
-    examined: Examined, chosen: Chosen, findings: Findings, folder: Path, redact: frozenset[str], evaluation: Evaluation | None
+    examined: Examined,
+    chosen: Chosen,
+    findings: Findings,
+    folder: Path,
+    redact: frozenset[str],
+    evaluation: Evaluation | None,
 ) -> None:
     """Write everything; the page last. Files and folders that we make are for their owner, a folder of theirs stays."""
     make_folder(folder)
