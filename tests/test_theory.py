@@ -12,9 +12,7 @@ import torch
 
 from debiaser.cli import app
 from debiaser.errors import Misuse
-from debiaser.paper.theory import evidence as objective
-from debiaser.paper.theory import evidence as regression
-from debiaser.paper.theory import worlds
+from debiaser.paper.theory import evidence as theory
 from debiaser.paper.theory.evidence import Evidence, gather
 from debiaser.paper.theory.figures import figures
 from debiaser.paper.theory.statements import statements
@@ -26,24 +24,24 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_example_of_the_specification() -> None:
-    sets = worlds.Sets.two(1, 9, 1)
+    sets = theory.Sets((-1, 1), (9, 1))
     theta = sets.trained(sets.uniform())
     assert theta == pytest.approx(-0.8)
     assert sets.gradients(theta) == pytest.approx([0.2, -1.8])
-    assert worlds.closed_form(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6])
-    assert worlds.minimised(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6], rel=1e-6)
+    assert theory.closed_form(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6])
+    assert theory.minimised_of_two(sets) == pytest.approx([0.2 / 3.6, 1.8 / 3.6], rel=1e-6)
     assert sets.trace(np.array([0.5, 0.5])) == pytest.approx(1.0)
 
 
 def test_the_minimum_is_one_and_not_only_a_stationary_point() -> None:
-    sets = worlds.Sets.two(3, 95, 5)
-    best = worlds.closed_form(sets)[0] * 95
+    sets = theory.Sets((-3, 3), (95, 5))
+    best = theory.closed_form(sets)[0] * 95
     traces = [sets.trace(np.array([mass, 1 - mass])) for mass in (best - 0.01, best, best + 0.01)]
     assert traces[1] < min(traces[0], traces[2])
 
 
 def test_a_third_set_gets_nothing_at_the_minimum() -> None:
-    beyond = worlds.beyond()
+    beyond = theory.beyond()
     assert beyond.found == pytest.approx((0.5, 0, 0.5), abs=1e-5)
     assert beyond.trace(beyond.found) < beyond.trace(beyond.by_norm) < beyond.trace(beyond.uniform)
 
@@ -52,7 +50,7 @@ def test_a_third_set_gets_nothing_at_the_minimum() -> None:
 
 
 def test_the_information_is_the_second_derivative_of_the_loss() -> None:
-    world = worlds.biased_world(0)
+    world = theory.biased_world(0)
     points, q = torch.from_numpy(world.points), torch.from_numpy(world.q)
     truth, theta = torch.from_numpy(world.truth), torch.from_numpy(world.theta)
 
@@ -64,12 +62,12 @@ def test_the_information_is_the_second_derivative_of_the_loss() -> None:
     found = torch.autograd.functional.hessian(loss, theta)
     assert np.allclose(world.fisher(world.q), found, atol=1e-12)
     other = theta + 0.3
-    assert worlds.excess_loss(world, other.numpy()) == pytest.approx(float(loss(other) - loss(theta)))
+    assert theory.excess_loss(world, other.numpy()) == pytest.approx(float(loss(other) - loss(theta)))
 
 
 def test_fitted_parameters_are_maxima() -> None:
-    world, stream = worlds.biased_world(1), np.random.default_rng(0)
-    theta, without = worlds.fitted(world, 500, 50, stream)
+    world, stream = theory.biased_world(1), np.random.default_rng(0)
+    theta, without = theory.fitted(world, 500, 50, stream)
     assert theta.shape == (50, 3) and without == 0
     stream = np.random.default_rng(0)
     drawn = stream.multinomial(500, world.p, 50)
@@ -79,9 +77,9 @@ def test_fitted_parameters_are_maxima() -> None:
 
 
 def test_training_sets_without_a_maximum_are_counted() -> None:
-    world = worlds.biased_world(0)
+    world = theory.biased_world(0)
     certain = replace(world, theta=1000 * world.theta)
-    theta, without = worlds.fitted(certain, 20, 30, np.random.default_rng(0))
+    theta, without = theory.fitted(certain, 20, 30, np.random.default_rng(0))
     assert without > 0 and len(theta) == 30 - without
 
 
@@ -89,24 +87,24 @@ def test_training_sets_without_a_maximum_are_counted() -> None:
 
 
 def test_the_derivative_goes_through_the_trained_parameter() -> None:
-    rows = objective.drawn(0, n=60, minority=0.1)
+    rows = theory.drawn(0, n=60, minority=0.1)
     h = torch.rand(60, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
     h = (h / h.sum()).requires_grad_()
-    (slope,) = torch.autograd.grad(objective.objective(rows, h), h)
+    (slope,) = torch.autograd.grad(theory.objective(rows, h), h)
     for row in (0, 17, 59):
         near = []
         for change in (1e-6, -1e-6):
             other = h.detach().clone()
             other[row] += change
-            near.append(float(objective.objective(rows, other)))
+            near.append(float(theory.objective(rows, other)))
         assert float(slope[row]) == pytest.approx((near[0] - near[1]) / 2e-6, rel=1e-4)
 
 
 def test_the_trained_parameter_is_a_root_of_the_weighted_gradients() -> None:
-    rows = objective.drawn(3)
-    h = objective.by_norm(rows)
-    assert float((h @ objective.gradients(rows, objective.trained(rows, h))).abs().max()) < 1e-12
-    norms = objective.gradients(rows, objective.trained(rows, objective.uniform(rows))).norm(dim=1)
+    rows = theory.drawn(3)
+    h = theory.by_norm(rows)
+    assert float((h @ theory.gradients(rows, theory.trained(rows, h))).abs().max()) < 1e-12
+    norms = theory.gradients(rows, theory.trained(rows, theory.uniform(len(rows.y)))).norm(dim=1)
     assert torch.allclose(h, norms / norms.sum()) and float(h.sum()) == pytest.approx(1)
 
 
@@ -182,9 +180,9 @@ def test_regression_is_trained_to_the_minimum() -> None:
     x = torch.randn(50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = torch.arange(50) % 3
     h = torch.full((50,), 1 / 50, dtype=torch.float64)
-    weight = regression.solution(x, y, h)
-    residual = regression.logits(weight, x).softmax(1) - torch.nn.functional.one_hot(y, 3)
-    slope = (residual * h[:, None]).T @ torch.cat([x, torch.ones(50, 1)], 1) + regression.RIDGE * weight
+    weight = theory.solution(x, y, h)
+    residual = theory.logits(weight, x).softmax(1) - torch.nn.functional.one_hot(y, 3)
+    slope = (residual * h[:, None]).T @ torch.cat([x, torch.ones(50, 1)], 1) + theory.RIDGE * weight
     assert float(slope.abs().max()) < 1e-7
 
 
@@ -198,13 +196,13 @@ def test_figures_show_what_was_measured(evidence: Evidence) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def theory(*options: str) -> subprocess.CompletedProcess[str]:
+def command(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "debiaser", "theory", *options], capture_output=True, text=True)
 
 
 def test_a_folder_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = theory("--figures", str(tmp_path / "file" / "below"))
+    done = command("--figures", str(tmp_path / "file" / "below"))
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "choose another folder" in done.stderr
 
 
@@ -215,7 +213,7 @@ def test_a_seed_below_zero_is_told_at_once() -> None:
 
 @pytest.mark.long
 def test_the_command_prints_verdicts_and_draws(tmp_path: Path) -> None:
-    done = theory("--figures", str(tmp_path / "pictures"), "--json")
+    done = command("--figures", str(tmp_path / "pictures"), "--json")
     assert done.returncode == 0 and "Theorem 1: done in" in done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["statements"]) == 12 and all(Path(name).stat().st_size for name in found["figures"])

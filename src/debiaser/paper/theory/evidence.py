@@ -1,32 +1,310 @@
-"""The practical objective, min over h of Tr[I_h(theta_h)^-1], minimised directly on a small logistic model."""
+"""Everything that the verdicts on the paper's theory rest on: Theorem 1 and its lemmas, Theorem 2, the objective.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Lemma 7, Lemma 9 and Theorem 1 are measured on a well-specified logistic model whose inputs come from finitely many
+points: the expectations over x and y are sums, and a training set of any size is two tables of counts. Only the
+expectation over training sets is a mean over drawn ones.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.special import expit
 from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from debiaser.data.benchmarks import digits
-from debiaser.io import torch_stream
+from debiaser.io import numpy_stream, torch_stream
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm
 from debiaser.learn.losses import cross_entropy
-from debiaser.paper.theory import worlds
-from debiaser.paper.theory.fisher import Damped, Fisher, damped_sweep, head_fisher, inverse_trace
+from debiaser.paper.theory.fisher import Damped, damped_sweep, head_fisher, inverse_trace
 from debiaser.progress import task
 
 Array = NDArray[np.float64]
-ROWS, MINORITY = 240, 0.05
+T = TypeVar("T")
+
+# Theorem 1
+SIZES = (100, 300, 1_000, 3_000, 10_000, 100_000)  # of training sets
+REPLICATES = 20_000
+PIECE = 5_000  # training sets fitted at once
+STEPS = 60  # of Newton's method; about eight are needed where the maximum exists
+SCALES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)  # of the true parameter, towards the hard labels of assumption A3
+PAIRS = 2_000  # of matrices
+# Theorem 2
+TOY_SCALES = (0.01, 0.1, 0.5, 1.0, 3.0, 10.0)
+TOY_SIZES = (1, 2, 9, 10, 95, 200, 995, 54_000)
+# The practical objective
+DATA_SETS, ROWS, MINORITY = 4, 240, 0.05
 ITERATIONS = 300
 EVENNESS = 1.0  # weight of the penalty that keeps h near the uniform one
 NOTHING = 1e-6  # a probability below this is none
 TINY, FORBIDDEN = 1e-300, 1e3
+# Many parameters
+RHO, POOL, RIDGE = 0.05, 7, 1e-3  # the ridge gives a finite solution, since regression separates the digits
+REGRESSION_ITERATIONS, PRECISION = 1_000, 1e-8
+FEW = 300  # rows, fewer than there are parameters: the matrices are singular beyond their construction
+
+
+@dataclass(frozen=True)
+class World:
+    """Points (m, d), training and test marginals p and q (m,) on them, and the true parameter (d,)."""
+
+    points: Array
+    p: Array
+    q: Array
+    theta: Array
+
+    @property
+    def truth(self) -> Array:
+        """(m,) the probability of the label 1."""
+        return np.asarray(expit(self.points @ self.theta))
+
+    @property
+    def entropy(self) -> float:
+        """The test loss of the true model: the mean entropy of the labels under q."""
+        logits = self.points @ self.theta
+        return float(self.q @ (np.logaddexp(0, logits) - self.truth * logits))
+
+    def fisher(self, marginal: Array, theta: Array | None = None) -> Array:
+        """(..., d, d) the Fisher information under a marginal, at the true parameter or at others (..., d)."""
+        chance = expit((self.theta if theta is None else theta) @ self.points.T)
+        return products(marginal * chance * (1 - chance), self.points)
+
+    @property
+    def information_ratio(self) -> float:
+        """Tr[I_p^-1 I_q] at the true parameter."""
+        return float(np.trace(np.linalg.solve(self.fisher(self.p), self.fisher(self.q))))
+
+    @property
+    def inverse_information(self) -> float:
+        """Tr[I_p^-1] at the true parameter."""
+        return float(np.trace(np.linalg.inv(self.fisher(self.p))))
+
+
+def products(weights: Array, points: Array) -> Array:
+    """(..., d, d) sum over points of weight (..., m) times x x^T."""
+    size = points.shape[1]
+    flat = (points[:, :, None] * points[:, None]).reshape(len(points), -1)
+    return np.asarray((weights @ flat).reshape(*weights.shape[:-1], size, size))
+
+
+def biased_world(seed: int, points: int = 64, conflicting: float = 0.05) -> World:
+    """A world with a shortcut: p gives little mass to points whose two inputs disagree in sign, q the same to all."""
+    inputs = numpy_stream(seed, "theory", "logistic").uniform(-2, 2, (points, 2))
+    against = inputs[:, 0] * inputs[:, 1] < 0
+    p = np.where(against, conflicting / against.sum(), (1 - conflicting) / (~against).sum())
+    return World(np.column_stack([np.ones(points), inputs]), p, np.full(points, 1 / points), np.array([0.2, 1.0, 0.5]))
+
+
+def fitted(world: World, n: int, count: int, stream: np.random.Generator) -> tuple[Array, int]:
+    """(count', d) the maximum likelihood parameters of drawn training sets, and how many of them have no maximum."""
+    drawn = stream.multinomial(n, world.p, count)
+    ones = stream.binomial(drawn, world.truth)
+    theta = np.tile(world.theta, (count, 1))
+    for _ in range(STEPS):
+        chance = expit(theta @ world.points.T)
+        gradient = (ones - drawn * chance) @ world.points / n
+        hessian = products(drawn * chance * (1 - chance) / n, world.points) + 1e-13 * np.eye(theta.shape[1])
+        step = np.linalg.solve(hessian, gradient[..., None])[..., 0]
+        length = np.linalg.norm(step, axis=1, keepdims=True)
+        theta += step / np.maximum(1, length)  # far from the maximum a whole step may overshoot
+        if length.max() < 1e-12:
+            break
+    exists = length[:, 0] < 1e-8
+    return theta[exists], int((~exists).sum())
+
+
+def excess_loss(world: World, theta: Array) -> Array:
+    """(...,) the test loss under q at these parameters minus that at the true one: a Kullback-Leibler divergence."""
+    logits, true = theta @ world.points.T, world.points @ world.theta
+    return np.asarray((np.logaddexp(0, logits) - np.logaddexp(0, true) - world.truth * (logits - true)) @ world.q)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured at one size of the training set; shares are of the drawn sets."""
+
+    n: int
+    sets: int
+    scaled_excess: float  # n times the mean excess test loss; Lemma 7: tends to half the Fisher information ratio
+    standard_error: float
+    loss: float  # the mean test loss as printed, without subtracting that of the true parameter
+    bound: float  # the mean right side of Theorem 1
+    bounded_excess: float  # share in which the right side is at least the excess loss
+    bounded_loss: float  # share in which the right side is at least the loss as printed
+    trace_deviation: float  # mean of |Tr at the fitted parameter / Tr at the true one - 1|: Lemma 9
+
+
+def measured(world: World, n: int, seed: int, replicates: int = REPLICATES) -> Row:
+    """One row: the excess loss and the bound over many drawn training sets of this size."""
+    stream = numpy_stream(seed, "theory", "sets", n)
+    sizes = [min(PIECE, replicates - start) for start in range(0, replicates, PIECE)]
+    theta = np.concatenate([fitted(world, n, size, stream)[0] for size in sizes])
+    excess = excess_loss(world, theta)
+    traces = np.trace(np.linalg.inv(world.fisher(world.p, theta)), axis1=1, axis2=2)
+    bounds = traces * np.trace(world.fisher(world.q)) / (2 * n)
+    mean = float(excess.mean())
+    return Row(
+        n=n,
+        sets=len(excess),
+        scaled_excess=n * mean,
+        standard_error=n * float(excess.std(ddof=1)) / len(excess) ** 0.5,
+        loss=world.entropy + mean,
+        bound=float(bounds.mean()),
+        bounded_excess=float((bounds >= mean).mean()),
+        bounded_loss=float((bounds >= world.entropy + mean).mean()),
+        trace_deviation=float(np.abs(traces / world.inverse_information - 1).mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """The same world with its true parameter scaled up, towards the hard labels that assumption A3 asks for."""
+
+    scale: float
+    least_certain: float  # the smallest probability that any point's likelier label has; A3: 1
+    entropy: float
+    trace: float
+    smallest_eigenvalue: float
+
+
+def hardened(world: World, scale: float) -> Hardened:
+    """The Fisher information as f(y|x) tends to 0 or 1: it vanishes, though A8 says that it is invertible (D41)."""
+    harder = replace(world, theta=scale * world.theta)
+    information, likelier = harder.fisher(world.p), np.maximum(harder.truth, 1 - harder.truth)
+    smallest = max(0.0, float(np.linalg.eigvalsh(information)[0]))
+    return Hardened(scale, float(likelier.min()), harder.entropy, float(np.trace(information)), smallest)
+
+
+def matrices(seed: int, size: int = 4) -> tuple[Array, Array]:
+    """The trace facts that the proof of Theorem 1 rests on, for drawn pairs of positive definite matrices.
+
+    Tr[B - A] with A below B, for which the footnote prints <= 0, and Tr[A] Tr[B] / Tr[AB], used to be >= 1.
+    """
+    stream = numpy_stream(seed, "theory", "matrices")
+    one, other = (drawn @ drawn.swapaxes(1, 2) for drawn in stream.normal(size=(2, PAIRS, size, size)))
+    larger = one + other  # one is below it, since the other is positive definite
+    traces = np.trace(one, axis1=1, axis2=2) * np.trace(other, axis1=1, axis2=2)
+    return np.trace(larger - one, axis1=1, axis2=2), traces / np.trace(one @ other, axis1=1, axis2=2)
+
+
+# The one-dimensional example of Theorem 2, in closed form and by a minimiser that knows only the definitions.
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Sets of samples on a line: each sample of set j has the loss (theta - centre_j)^2 / 2, and there are size_j.
+
+    The paper's example has the centres -a for the set M and a for the set m.
+    """
+
+    centres: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+    def gradients(self, theta: float) -> Array:
+        """The gradient of one sample of each set."""
+        return theta - np.array(self.centres)
+
+    def uniform(self) -> Array:
+        """The mass of each set where all samples count the same."""
+        return np.array(self.sizes) / sum(self.sizes)
+
+    def trained(self, masses: Array) -> float:
+        """The parameter at which the weighted gradients add up to zero, found numerically."""
+        ends = min(self.centres) - 1.0, max(self.centres) + 1.0
+        return float(brentq(lambda theta: masses @ self.gradients(theta), *ends, xtol=1e-15, rtol=1e-15))
+
+    def trace(self, masses: Array) -> float:
+        """Tr[I_h(theta_h)^-1], a scalar here: the inverse of the weighted mean of squared gradients."""
+        return 1 / float(masses @ self.gradients(self.trained(masses)) ** 2)
+
+
+def closed_form(sets: Sets) -> Array:
+    """The probability of one sample of each set by Theorem 2: |g_j| / Z at the uniformly trained parameter."""
+    norms = np.abs(sets.gradients(float(sets.uniform() @ np.array(sets.centres))))
+    return np.asarray(norms / (np.array(sets.sizes) @ norms))
+
+
+def minimised_of_two(sets: Sets) -> Array:
+    """The probability of one sample of each of two sets that minimises the trace, by bounded scalar search."""
+    found = minimize_scalar(
+        lambda mass: sets.trace(np.array([mass, 1 - mass])),
+        bounds=(1e-6, 1 - 1e-6),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    return np.asarray(np.array([found.x, 1 - found.x]) / np.array(sets.sizes))
+
+
+def minimised_of_many(sets: Sets) -> Array:
+    """The mass of each of any number of sets that minimises the trace: maximises the information on the simplex."""
+    found = minimize(
+        lambda masses: -1 / sets.trace(masses / masses.sum()),
+        sets.uniform(),
+        bounds=[(0, 1)] * len(sets.sizes),
+        constraints={"type": "eq", "fun": lambda masses: masses.sum() - 1},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    return np.asarray(found.x / found.x.sum())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of Theorem 2: its solution by the closed form and by the minimiser, (h_M, h_m) each."""
+
+    majority: int
+    closed: tuple[float, ...]
+    found: tuple[float, ...]
+
+    @property
+    def distance(self) -> float:
+        """The larger relative difference between the two."""
+        return max(abs(one / other - 1) for one, other in zip(self.found, self.closed, strict=True))
+
+    @property
+    def majority_mass(self) -> float:
+        """What all of M gets together by the minimiser; Theorem 2's proof says 1/2."""
+        return self.majority * self.found[0]
+
+
+def cases() -> Iterator[Case]:
+    """Every combination of a, |M| and |m|."""
+    for a in TOY_SCALES:
+        for majority in TOY_SIZES:
+            for minority in TOY_SIZES:
+                sets = Sets((-a, a), (majority, minority))
+                yield Case(majority, tuple(closed_form(sets).tolist()), tuple(minimised_of_two(sets).tolist()))
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Three sets on a line: masses of uniform sampling, of gradient norms, and of the minimiser."""
+
+    sets: Sets
+    uniform: tuple[float, ...]
+    by_norm: tuple[float, ...]
+    found: tuple[float, ...]
+
+    def trace(self, masses: tuple[float, ...]) -> float:
+        """Tr[I_h(theta_h)^-1] at these masses."""
+        return self.sets.trace(np.array(masses))
+
+
+def beyond() -> Beyond:
+    """What becomes of Theorem 2 with a third set between the two."""
+    sets = Sets((-1.0, 0.0, 1.0), (90, 8, 2))
+    masses = (sets.uniform(), closed_form(sets) * np.array(sets.sizes), minimised_of_many(sets))
+    return Beyond(sets, *(tuple(each.tolist()) for each in masses))
+
+
+# The practical objective, min over h of Tr[I_h(theta_h)^-1], minimised directly on a small logistic model.
 
 
 @dataclass(frozen=True)
@@ -63,14 +341,14 @@ def newton_step(rows: Rows, h: Tensor, theta: Tensor) -> Tensor:
     return step
 
 
-def trained(rows: Rows, h: Tensor, steps: int = 100) -> Tensor:
+def trained(rows: Rows, h: Tensor) -> Tensor:
     """(d,) the weighted maximum likelihood parameter, with its derivative in h.
 
     The last Newton step is taken with derivatives on, from the maximum itself: that is the implicit derivative.
     """
     theta = torch.zeros(rows.x.shape[1], dtype=torch.float64)
     with torch.no_grad():
-        for _ in range(steps):
+        for _ in range(100):
             step = newton_step(rows, h, theta)
             theta = theta - step / step.norm().clamp(min=1)
             if float(step.norm()) < 1e-12:
@@ -85,15 +363,15 @@ def objective(rows: Rows, h: Tensor) -> Tensor:
     return inverse.trace()
 
 
+def uniform(n: int) -> Tensor:
+    """(n,) the same probability for all."""
+    return torch.full((n,), 1 / n, dtype=torch.float64)
+
+
 def by_norm(rows: Rows) -> Tensor:
     """(n,) the sampling probability of PGD: in proportion to the gradient norm at the uniformly trained parameter."""
-    norms: Tensor = gradients(rows, trained(rows, uniform(rows))).norm(dim=1)
+    norms: Tensor = gradients(rows, trained(rows, uniform(len(rows.y)))).norm(dim=1)
     return norms / norms.sum()
-
-
-def uniform(rows: Rows) -> Tensor:
-    """(n,) the same probability for all."""
-    return torch.full((len(rows.y),), 1 / len(rows.y), dtype=torch.float64)
 
 
 def minimised(rows: Rows, start: Tensor, evenness: float = 0.0) -> Tensor:
@@ -124,6 +402,22 @@ def minimised(rows: Rows, start: Tensor, evenness: float = 0.0) -> Tensor:
     return best
 
 
+def minimised_over_sets(rows: Rows) -> Tensor:
+    """(n,) the h with one value for the conflicting rows and one for the others that minimises the objective."""
+
+    def over_sets(mass: float) -> Tensor:
+        against = rows.conflicting
+        return torch.where(against, mass / against.sum(), (1 - mass) / (~against).sum()).double()
+
+    found = minimize_scalar(
+        lambda mass: objective(rows, over_sets(mass)).item(),
+        bounds=(0.001, 0.999),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return over_sets(float(found.x))
+
+
 @dataclass(frozen=True)
 class Choice:
     """One h on a drawn data set: its objective, its ranks against the gradient norms, and where its mass lies."""
@@ -150,7 +444,7 @@ class Solved:
 def solve(seed: int) -> Solved:
     """The objective minimised on one drawn data set; a free h has several minima: the better of two starts."""
     rows = drawn(seed)
-    even, norms = uniform(rows), by_norm(rows)
+    even, norms = uniform(len(rows.y)), by_norm(rows)
 
     def choice(h: Tensor) -> Choice:
         ranked = torch.where(h < NOTHING, 0, h)  # the order among rows that get nothing means nothing
@@ -163,39 +457,17 @@ def solve(seed: int) -> Solved:
             effective_rows=float(1 / (h**2).sum()),
         )
 
-    free = (choice(minimised(rows, start)) for start in (even, norms))
     return Solved(
         rows.conflicting.numpy(),
         choice(even),
         choice(norms),
-        min(free, key=lambda each: each.trace),
+        min((choice(minimised(rows, start)) for start in (even, norms)), key=lambda each: each.trace),
         choice(minimised(rows, even, EVENNESS)),
         choice(minimised_over_sets(rows)),
     )
 
 
-def over_sets(rows: Rows, mass: float) -> Tensor:
-    """(n,) the conflicting rows share this mass evenly, the others the rest."""
-    against = rows.conflicting
-    return torch.where(against, mass / against.sum(), (1 - mass) / (~against).sum()).double()
-
-
-def minimised_over_sets(rows: Rows) -> Tensor:
-    """(n,) the h with one value per set that minimises the objective."""
-    found = minimize_scalar(
-        lambda mass: objective(rows, over_sets(rows, mass)).item(),
-        bounds=(0.001, 0.999),
-        method="bounded",
-        options={"xatol": 1e-6},
-    )
-    return over_sets(rows, float(found.x))
-
-
-# --- PGD against uniform sampling where there are many parameters: softmax regression on the coloured digits
-
-RHO, POOL, RIDGE = 0.05, 7, 1e-3  # the ridge gives a finite solution, since regression separates the digits
-REGRESSION_ITERATIONS, PRECISION = 1_000, 1e-8
-FEW = 300  # rows, fewer than there are parameters: the matrices are singular beyond their construction
+# PGD against uniform sampling where there are many parameters: softmax regression on the coloured digits.
 
 
 @dataclass(frozen=True)
@@ -204,32 +476,31 @@ class Compared:
 
     rows: int
     parameters: int
-    ranks: tuple[int, int]
-    pseudo: tuple[float, float]
+    ranks: tuple[int, ...]
+    pseudo: tuple[float, ...]
     sweep: tuple[Damped, ...]  # vanilla first
-    accuracy: tuple[float, float]  # on the unbiased test rows, in percent
+    accuracy: tuple[float, ...]  # on the unbiased test rows, in percent
 
 
 def compare(seed: int, rows: int | None = None) -> Compared:
     """Both solutions on the digits with a shortcut (or its first rows), and the traces of their inverses."""
     benchmark = digits.load(None, RHO, seed)
     train = benchmark.train.batch(torch.arange(len(benchmark.train))[:rows])
-    x, y = pooled(train.x), train.y
-    even = torch.full((len(y),), 1 / len(y), dtype=torch.float64)
+    test = benchmark.test.batch(torch.arange(len(benchmark.test)))
+    x, y, seen = pooled(train.x), train.y, pooled(test.x)
+    even = uniform(len(y))
     vanilla = solution(x, y, even)
     h = grad_norm(bias=True)(Outputs(x, logits(vanilla, x), y))
     h = h / h.sum()
-    pgd = solution(x, y, h)
-    both = [fisher_of(vanilla, x, y, even), fisher_of(pgd, x, y, h)]
-    test = pooled(benchmark.test.batch(torch.arange(len(benchmark.test))).x)
-    right = [float((logits(each, test).argmax(1) == benchmark.test.y).double().mean()) for each in (vanilla, pgd)]
+    solved = ((vanilla, even), (solution(x, y, h), h))
+    both = [head_fisher(Outputs(x, logits(weight, x), y), each, bias=True) for weight, each in solved]
     return Compared(
         rows=len(y),
         parameters=both[0].parameters,
-        ranks=(both[0].rank, both[1].rank),
-        pseudo=(inverse_trace(both[0]), inverse_trace(both[1])),
+        ranks=tuple(each.rank for each in both),
+        pseudo=tuple(inverse_trace(each) for each in both),
         sweep=damped_sweep(both),
-        accuracy=(100 * right[0], 100 * right[1]),
+        accuracy=tuple(100 * float((logits(weight, seen).argmax(1) == test.y).double().mean()) for weight, _ in solved),
     )
 
 
@@ -265,33 +536,22 @@ def solution(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     return weight.detach()
 
 
-def fisher_of(weight: Tensor, x: Tensor, y: Tensor, h: Tensor) -> Fisher:
-    """The Fisher information of weight and bias."""
-    return head_fisher(Outputs(x, logits(weight, x), y), h, bias=True)
-
-
-# --- Everything that the verdicts rest on, computed one part after the other
-
-T = TypeVar("T")
-DATA_SETS = 4  # drawn for the practical objective
-
-
 @dataclass(frozen=True)
 class Evidence:
     """The measurements behind all statements."""
 
     seed: int
-    cases: tuple[worlds.Case, ...]
-    beyond: worlds.Beyond
-    world: worlds.World
-    rows: tuple[worlds.Row, ...]
-    hardened: tuple[worlds.Hardened, ...]
-    matrices: worlds.Matrices
+    cases: tuple[Case, ...]
+    beyond: Beyond
+    world: World
+    rows: tuple[Row, ...]
+    hardened: tuple[Hardened, ...]
+    matrices: tuple[Array, Array]
     solved: tuple[Solved, ...]
     compared: tuple[Compared, ...]  # with more rows than parameters, then with fewer
 
 
-def gather(seed: int, replicates: int = worlds.REPLICATES) -> Evidence:
+def gather(seed: int, replicates: int = REPLICATES) -> Evidence:
     """All measurements, with progress."""
 
     def told(stage: str, steps: int, parts: Iterable[T]) -> tuple[T, ...]:
@@ -302,20 +562,15 @@ def gather(seed: int, replicates: int = worlds.REPLICATES) -> Evidence:
                 advance()
         return tuple(found)
 
-    world = worlds.biased_world(seed)
-    per_case = len(worlds.TOY_SCALES) * len(worlds.TOY_SIZES) ** 2
+    world = biased_world(seed)
     return Evidence(
         seed=seed,
-        cases=told("Theorem 2", per_case, worlds.cases()),
-        beyond=worlds.beyond(),
+        cases=told("Theorem 2", len(TOY_SCALES) * len(TOY_SIZES) ** 2, cases()),
+        beyond=beyond(),
         world=world,
-        rows=told(
-            "Theorem 1",
-            len(worlds.SIZES),
-            (worlds.measured(world, n, seed, replicates) for n in worlds.SIZES),
-        ),
-        hardened=tuple(worlds.hardened(world)),
-        matrices=worlds.matrices(seed),
+        rows=told("Theorem 1", len(SIZES), (measured(world, n, seed, replicates) for n in SIZES)),
+        hardened=tuple(hardened(world, scale) for scale in SCALES),
+        matrices=matrices(seed),
         solved=told("practical objective", DATA_SETS, (solve(seed * DATA_SETS + each) for each in range(DATA_SETS))),
         compared=told("digits", 2, (compare(seed, rows) for rows in (None, FEW))),
     )

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from debiaser.paper.theory.evidence import Evidence
-from debiaser.paper.theory.worlds import Sets, closed_form, information_ratio, inverse_information
+from debiaser.paper.theory.evidence import Evidence, Sets, closed_form
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#666666"
 STYLE: Any = {
@@ -49,12 +48,12 @@ def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
     """Losses and bound against n; the Fisher information as labels become certain."""
     world, n = evidence.world, np.array([row.n for row in evidence.rows])
     span = np.geomspace(5, n[-1], 50)
-    constant = inverse_information(world) * world.fisher(world.q).trace() / 2
+    constant = world.inverse_information * world.fisher(world.q).trace() / 2
     left.loglog(n, [row.loss for row in evidence.rows], "s-", color=ORANGE, label="test loss, as printed")
     left.axhline(world.entropy, color=ORANGE, linestyle=":", linewidth=1, label="entropy of the labels")
     left.loglog(span, constant / span, "--", color=GREY, label="bound, Tr[$I_p^{-1}$] Tr[$I_q$] / 2n")
     left.loglog(n, [row.bound for row in evidence.rows], "^", color=GREY, label="the same, at the fitted parameter")
-    left.loglog(span, information_ratio(world) / 2 / span, "-", color=BLUE, linewidth=1, label="Lemma 7's limit / n")
+    left.loglog(span, world.information_ratio / 2 / span, "-", color=BLUE, linewidth=1, label="Lemma 7's limit / n")
     excess = [row.scaled_excess / row.n for row in evidence.rows]
     left.loglog(n, excess, "o", color=BLUE, label="excess test loss")
     left.set(xlabel="training samples, n", ylabel="loss", title="Theorem 1 on a well-specified logistic model")
@@ -74,10 +73,10 @@ def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
 def theorem_2(evidence: Evidence, left: Axes, right: Axes) -> None:
     """The objective against the mass of M, with the closed form on it; three sets."""
     masses = np.linspace(0.01, 0.99, 99)
-    pair = Sets.two(1, 1, 1)
+    pair = Sets((-1, 1), (1, 1))
     left.semilogy(masses, [pair.trace(np.array([mass, 1 - mass])) for mass in masses], color=GREY)
     for (majority, minority), colour in zip(((9, 1), (95, 5), (2, 3)), (BLUE, ORANGE, GREEN), strict=True):
-        sets = Sets.two(1, majority, minority)
+        sets = Sets((-1, 1), (majority, minority))
         for mass, marker, size in ((sets.uniform()[0], "o", 6), (closed_form(sets)[0] * majority, "x", 9)):
             left.plot(mass, sets.trace(np.array([mass, 1 - mass])), marker, color=colour, markersize=size)
         left.plot([], [], "o", color=colour, label=f"|M| = {majority}, |m| = {minority}: uniform")

@@ -5,7 +5,7 @@ construction: a softmax head's gradients sum to zero over the classes, so h dire
 Hence two conventions, both of them in `inverse_trace`, neither of them in the paper, which names none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,41 +39,32 @@ class Fisher:
         return found.clamp(min=0)
 
     @property
-    def always_zero(self) -> int:
-        """How many directions of the parameters are zero by construction."""
-        return self.parameters - len(self.matrix)
-
-    @property
     def mean_eigenvalue(self) -> float:
         """The mean diagonal entry of the whole matrix."""
         return float(self.matrix.diagonal().sum()) / self.parameters
 
     @property
-    def tolerance(self) -> float:
-        """Eigenvalues up to this are zero: the largest times r times the rounding of float64, as for a matrix rank."""
-        return float(self.eigenvalues[-1]) * len(self.matrix) * torch.finfo(torch.float64).eps
+    def positive(self) -> Tensor:
+        """The eigenvalues above the largest times r times the rounding of float64, as for a matrix rank."""
+        tolerance = float(self.eigenvalues[-1]) * len(self.matrix) * torch.finfo(torch.float64).eps
+        return self.eigenvalues[self.eigenvalues > tolerance]
 
     @property
     def rank(self) -> int:
-        """How many eigenvalues are above the tolerance."""
-        return int((self.eigenvalues > self.tolerance).sum())
+        """How many eigenvalues are not zero."""
+        return len(self.positive)
 
 
-def inverse_trace(fisher: Fisher, damping: float = 0.0, everywhere: bool = False) -> float:
+def inverse_trace(fisher: Fisher, damping: float = 0.0) -> float:
     """Tr[I^-1] by one of two conventions, since the matrix is singular.
 
-    Without damping, of the pseudo-inverse: the sum of 1/eigenvalue over those above `fisher.tolerance`. It compares two
+    Without damping, of the pseudo-inverse: the sum of 1/eigenvalue over those that are not zero. It compares two
     matrices only where their ranks agree, and the smallest eigenvalues decide it. With damping, Tr[(I + damping)^-1]
-    over the directions that are not zero by construction; with `everywhere`, over all of them, which adds the same
-    1/damping for each to every model of this shape.
+    over the directions that are not zero by construction.
     """
     if not 0 <= damping < float("inf"):
         raise Misuse(f"damping must be at least 0, got {damping:g}")
-    if damping == 0:
-        kept = fisher.eigenvalues[fisher.eigenvalues > fisher.tolerance]
-        return float((1 / kept).sum())
-    trace = float((1 / (fisher.eigenvalues + damping)).sum())
-    return trace + fisher.always_zero / damping * everywhere
+    return float((1 / (fisher.eigenvalues + damping if damping else fisher.positive)).sum())
 
 
 @dataclass(frozen=True)
@@ -96,11 +87,6 @@ def damped_sweep(fishers: Sequence[Fisher], relative: Sequence[float] = RELATIVE
     )
 
 
-def from_probabilities(features: Tensor, probabilities: Tensor, labels: Tensor) -> Outputs:
-    """Outputs with the logarithms of the probabilities for logits, whose softmax is these probabilities."""
-    return Outputs(features, probabilities.log(), labels)
-
-
 def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = None, bias: bool = False) -> Fisher:
     """The Fisher information of a linear softmax head's weight (and bias) from what enters and leaves it.
 
@@ -108,36 +94,23 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
     are written in an orthonormal basis of k - 1 directions, exactly. `weights` (n,) are scaled to the sum 1; without
     them all samples count the same. Batches are read once, and memory is that of the matrix and a piece of gradients.
     """
-    total: Tensor | None = None
-    parameters = first = 0
-    weights = None if weights is None else probabilities_of(weights)
-    for batch in [outputs] if isinstance(outputs, Outputs) else outputs:
-        part = take(weights, first, len(batch.labels))
-        residuals = Outputs(batch.features, batch.logits.double(), batch.labels).residual
-        features = batch.features.double()
-        if bias:
-            features = torch.cat([features, features.new_ones(len(features), 1)], 1)
-        if total is None:
-            parameters = residuals.shape[1] * features.shape[1]
-            total = empty(parameters - features.shape[1], features.device)
-        residuals = residuals @ contrasts(residuals.shape[1]).to(residuals)
-        size = max(1, PIECE // (8 * len(total)))
-        for start in range(0, len(features), size):
-            rows = slice(start, start + size)
-            add_products(total, residuals[rows], features[rows], part[rows].to(features))
-        first += len(batch.labels)
-    if total is None:
-        raise Misuse("the dataset has no rows; give it at least one")
-    return Fisher(finished(total, weights, first), parameters)
+    parameters = 0
 
+    def gradients() -> Iterator[tuple[Tensor, int]]:
+        nonlocal parameters
+        for batch in [outputs] if isinstance(outputs, Outputs) else outputs:
+            residuals = Outputs(batch.features, batch.logits.double(), batch.labels).residual
+            features = batch.features.double()
+            if bias:
+                features = torch.cat([features, features.new_ones(len(features), 1)], 1)
+            width = features.shape[1]
+            parameters = residuals.shape[1] * width
+            residuals = residuals @ contrasts(residuals.shape[1]).to(residuals)
+            size = max(1, PIECE // (8 * (parameters - width)))
+            for one, other in zip(residuals.split(size), features.split(size), strict=True):
+                yield (one[:, :, None] * other[:, None]).flatten(1), width
 
-def add_products(total: Tensor, residuals: Tensor, features: Tensor, weights: Tensor) -> None:
-    """Add sum_i w_i g_i g_i^T to the blocks on and above the diagonal; those below are their transposes."""
-    gradients = (residuals[:, :, None] * features[:, None]).flatten(1)
-    weighted = gradients * weights[:, None]
-    for start in range(0, gradients.shape[1], features.shape[1]):
-        rows = slice(start, start + features.shape[1])
-        total[rows, start:].addmm_(weighted[:, rows].T, gradients[:, start:])
+    return Fisher(summed(gradients(), weights), parameters)
 
 
 def contrasts(classes: int) -> Tensor:
@@ -150,65 +123,62 @@ def contrasts(classes: int) -> Tensor:
 
 
 def network_fisher(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    weights: Tensor | None = None,
-    parameters: str = "all",
+    model: nn.Module, batches: Iterable[Batch], weights: Tensor | None = None, parameters: str = "all"
 ) -> Fisher:
     """The Fisher information of any parameters of a small network, from every sample's explicit gradient, in eval mode.
 
     `parameters` as in `gradient_norms`. For networks of a few thousand parameters: the matrix must fit into memory.
     """
     chosen = choose(model, parameters)
-    count = sum(each.numel() for each in chosen.values())
-    total, first = empty(count, next(iter(chosen.values())).device), 0
-    weights = None if weights is None else probabilities_of(weights)
-    for batch in batches:
-        part = take(weights, first, len(batch))
-        with modes_kept(model), eager(model), torch.inference_mode(False):
-            for piece in pieces(trackable(batch.to(total.device)), max(1, PIECE // (8 * count))):
-                parts = gradients_by_vmap(model, chosen, piece).values()
-                gradients = torch.cat([each.flatten(1) for each in parts], 1).double()
-                weighted, part = gradients * part[: len(piece), None].to(gradients), part[len(piece) :]
-                total.addmm_(weighted.T, gradients)
-        first += len(batch)
-    return Fisher(finished(total, weights, first), count)
+    count, device = sum(each.numel() for each in chosen.values()), next(iter(chosen.values())).device
+    check_size(count)
+
+    def gradients() -> Iterator[tuple[Tensor, int]]:
+        for batch in batches:
+            with modes_kept(model), eager(model), torch.inference_mode(False):
+                for piece in pieces(trackable(batch.to(device)), max(1, PIECE // (8 * count))):
+                    parts = gradients_by_vmap(model, chosen, piece).values()
+                    yield torch.cat([each.flatten(1) for each in parts], 1).double(), count
+
+    return Fisher(summed(gradients(), weights), count)
 
 
-def empty(size: int, device: torch.device) -> Tensor:
-    """(size, size) zeros in float64, if that is not too much."""
+def check_size(size: int) -> None:
+    """Refuse a matrix that is too large."""
     if 8 * size**2 > LARGEST:
         raise Problem(
             f"a Fisher information of {size:,} x {size:,} entries needs {8 * size**2 / 2**30:.1f} GiB, more than the "
             f"{LARGEST / 2**30:g} GiB allowed; choose fewer parameters"
         )
-    return torch.zeros(size, size, dtype=torch.float64, device=device)
 
 
-def probabilities_of(weights: Tensor) -> Tensor:
-    """(n,) the weights scaled to the sum 1."""
-    weights = weights.double()
-    if weights.ndim != 1 or not bool(torch.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
-        raise Misuse("weights must be one finite number of at least 0 per sample, and not all of them 0")
-    return weights / weights.sum()
+def summed(gradients: Iterable[tuple[Tensor, int]], weights: Tensor | None) -> Tensor:
+    """(r, r) sum_i h_i g_i g_i^T of gradients that come in pieces (b, r); a mean where all samples count the same.
 
-
-def take(weights: Tensor | None, first: int, rows: int) -> Tensor:
-    """(rows,) the weights of the rows from `first` on; ones where all count the same."""
-    if weights is None:
-        return torch.ones(rows, dtype=torch.float64)
-    if first + rows > len(weights):
-        raise Misuse(f"there are {len(weights):,} weights, but more samples than that; give one weight per sample")
-    return weights[first : first + rows]
-
-
-def finished(total: Tensor, weights: Tensor | None, rows: int) -> Tensor:
-    """The whole symmetric matrix from its upper triangle, a mean where all samples count the same."""
+    With each piece comes a size: only blocks of so many rows on and above the diagonal are added up.
+    """
+    if weights is not None:
+        weights = weights.double()
+        if weights.ndim != 1 or not bool(torch.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+            raise Misuse("weights must be one finite number of at least 0 per sample, and not all of them 0")
+        weights = weights / weights.sum()
+    total, rows = torch.zeros(0), 0
+    for piece, size in gradients:
+        if not rows:
+            check_size(piece.shape[1])
+            total = torch.zeros(piece.shape[1], piece.shape[1], dtype=torch.float64, device=piece.device)
+        part = torch.ones(len(piece)) if weights is None else weights[rows : rows + len(piece)]
+        rows += len(piece)
+        if weights is not None and rows > len(weights):
+            break
+        weighted = piece * part[:, None].to(piece)
+        for start in range(0, piece.shape[1], size):
+            total[start : start + size, start:].addmm_(weighted[:, start : start + size].T, piece[:, start:])
     if not rows:
         raise Misuse("the dataset has no rows; give it at least one")
     if weights is not None and rows != len(weights):
-        raise Misuse(f"there are {len(weights):,} weights, but {rows:,} samples; give one weight per sample")
-    matrix = total.triu() + total.triu(1).T
-    if not bool(torch.isfinite(matrix).all()):
+        raise Misuse(f"there are {len(weights):,} weights, but more or fewer samples; give one weight per sample")
+    if not bool(torch.isfinite(total).all()):
         raise Problem("the gradients hold NaN or infinity: the model or its inputs do; look at the logits first")
+    matrix = total.triu() + total.triu(1).T
     return matrix if weights is not None else matrix / rows
