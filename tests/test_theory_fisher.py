@@ -53,9 +53,8 @@ def test_a_head_is_what_autograd_finds(bias: bool) -> None:
     head = nn.Linear(WIDTH, CLASSES, bias=bias).double()
     dense = by_definition(head, features, labels, weights)
     found = head_fisher(Outputs(features, head(features).detach(), labels), weights, bias)
-    assert found.parameters - len(found.matrix) == WIDTH + bias and found.rank == len(found.matrix) == (CLASSES - 1) * (
-        WIDTH + bias
-    )
+    assert found.parameters == CLASSES * (WIDTH + bias)
+    assert found.rank == len(found.matrix) == (CLASSES - 1) * (WIDTH + bias)
     same_spectrum(found, dense)
     if not bias:  # the matrix itself, not only its eigenvalues: class by class in the basis of the contrasts
         basis = torch.kron(fisher.contrasts(CLASSES), torch.eye(WIDTH, dtype=torch.float64))

@@ -107,7 +107,7 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
             parameters = residuals.shape[1] * width
             residuals = residuals @ contrasts(residuals.shape[1]).to(residuals)
             size = max(1, PIECE // (8 * (parameters - width)))
-            for one, other in zip(residuals.split(size), features.split(size), strict=True):
+            for one, other in zip(torch.split(residuals, size), torch.split(features, size), strict=True):
                 yield (one[:, :, None] * other[:, None]).flatten(1), width
 
     return Fisher(summed(gradients(), weights), parameters)
