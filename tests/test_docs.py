@@ -1,11 +1,15 @@
 """The documentation site builds, its links lead somewhere, and its tutorials run."""
 
+import doctest
+import inspect
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -19,6 +23,40 @@ from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example
 
 ROOT = Path(__file__).resolve().parents[1]
+PUBLIC = [("debiaser", name) for name in debiaser.__all__ if not name.startswith("_")]
+ADAPTERS = [
+    ("debiaser.integrations.lightning", "DebiasedSampling"),
+    ("debiaser.integrations.ray", "score_dataset"),
+    ("debiaser.integrations.sklearn", "DebiasedClassifier"),
+    ("debiaser.integrations.transformers", "DebiasedTrainer"),
+]
+
+
+def public(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        pytest.skip(f"{error}: this test did not run")
+
+
+@pytest.mark.parametrize(("module", "name"), [*PUBLIC, *ADAPTERS])
+def test_public_names_say_what_they_take_and_give_and_show_it(module: str, name: str) -> None:
+    thing = public(module, name)
+    text = inspect.getdoc(thing) or ""
+    wanted = ["Args:", "Example:"] if inspect.isclass(thing) else ["Args:", "Returns:", "Raises:", "Example:"]
+    assert [heading for heading in wanted if heading not in text] == []
+    assert len(text.split("\n\n")[0].replace("\n", " ")) <= 240, "the first paragraph is one sentence"
+    taken = [each for each in signature(thing).parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+    arguments = text.partition("Args:")[2].partition("\n\n")[0]
+    assert [each.name for each in taken if not re.search(rf"^ *\*?{each.name}\b.*:", arguments, re.M)] == []
+
+
+@pytest.mark.parametrize(("module", "name"), [*PUBLIC, *ADAPTERS])
+def test_examples_in_docstrings_run(module: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = doctest.DocTestFinder(recurse=False).find(public(module, name), name)
+    assert any(each.examples for each in found)
+    for each in found:
+        assert doctest.DocTestRunner().run(each).failed == 0, capsys.readouterr().out
 
 
 def build(project: Path, out: Path) -> subprocess.CompletedProcess[str]:

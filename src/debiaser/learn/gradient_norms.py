@@ -77,12 +77,37 @@ def gradient_norms(
     batch_size: int = 256,
     chunk: int | None = None,
 ) -> Tensor:
-    """(n,) the gradient norm of every sample, in dataset order, in eval mode; the model is left as it was.
+    """The norm of the gradient of cross-entropy, per sample: large where it goes against what the model has learnt.
 
-    Large for samples that go against what the model has learnt. `parameters="head"` is the weight (with `bias`, also
-    the bias) of the last linear layer, found by itself or named by `head`: one forward pass. "all", the name of a
-    parameter or layer, a pattern ("encoder.*") or a function of the name choose among all trainable parameters: one
-    backward pass, `chunk` samples at once, by default as many as fit into a fixed piece of memory.
+    One forward pass in eval mode gives the norms of the last layer; the model is left as it was.
+
+    Args:
+        model: a classifier; it may lie on any device.
+        dataset: a map-style dataset of (x, y) pairs or dictionaries, or a DataLoader over one.
+        p: the entrywise norm, above 0; `math.inf` takes the largest entry.
+        power: the norm is raised to it.
+        bias: with the gradient in the last layer's bias.
+        parameters: "head" for the last linear layer; "all", the name of a parameter or layer, a pattern such as
+            "encoder.*" or a function of the name to choose among all trainable parameters, which takes a backward pass.
+        head: the last linear layer or its name, where it cannot be found.
+        batch_size: samples of a forward pass.
+        chunk: samples of a backward pass at once; by default as many as fit into a fixed piece of memory.
+
+    Returns:
+        A tensor (n,) on the CPU, in the order of the dataset.
+
+    Raises:
+        Misuse: the norm does not exist, or the dataset is empty.
+        Problem: no last layer is found, or a norm is not finite.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from debiaser import gradient_norms
+        >>> model = torch.nn.Linear(1, 2, bias=False)
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> gradient_norms(model, TensorDataset(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])))
+        tensor([0.7071, 1.4142])
     """
     with random_state_kept(device_of(model)):  # a DataLoader draws a seed from the global generator
         parts = list(norms_of(model, as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))

@@ -41,9 +41,24 @@ class CrossEntropy(nn.Module):
 
 
 class GCELoss(nn.Module):
-    """Generalised cross-entropy: leans on what is easy, so that a model trained with it follows the shortcut.
+    """Generalised cross-entropy: a model trained with it prefers what is easy to learn, and so takes the shortcut.
 
-    Larger alpha in (0, 1] leans more. `reduction` is "mean", "sum" or "none", as in torch.
+    The loss of a sample is (1 - f(y|x)^alpha) / alpha, where f is the softmax.
+
+    Args:
+        alpha: in (0, 1]; the larger, the less a sample counts that the model gets wrong.
+        extra_q: multiply the loss by alpha, as the released code of several methods does (decision D7).
+        reduction: "mean", "sum" or "none", as in torch.
+
+    Raises:
+        Misuse: alpha lies outside (0, 1], or the reduction is unknown.
+
+    Example:
+        >>> import torch
+        >>> from debiaser import GCELoss
+        >>> loss = GCELoss(alpha=0.7)
+        >>> f"{loss(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])):.3f}"
+        '0.490'
     """
 
     def __init__(self, alpha: float = 0.7, extra_q: bool = False, reduction: str = "mean") -> None:

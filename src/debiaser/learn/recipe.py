@@ -13,10 +13,33 @@ SCHEDULES = ("constant", "cosine", "linear", "one-cycle", "step")
 
 @dataclass(frozen=True)
 class Recipe:
-    """One stage of training; `stages` holds what differs in a stage of that name.
+    """How long, how fast and with which optimiser to train.
 
-    `augment`: whether the task's augmentation is used. `rise`: share of a one-cycle schedule spent going up.
-    `single_stage`: how many times `epochs` a method with one stage trains, so that all see the same number of samples.
+    Args:
+        epochs: of each stage.
+        batch_size: samples of a step.
+        optimizer: "sgd", "adam" or "adamw".
+        lr: the learning rate, at its highest.
+        momentum: of SGD.
+        weight_decay: of every optimiser.
+        schedule: "one-cycle", "cosine", "linear", "step" or "constant".
+        decay: factor of the schedule "step".
+        decay_every: epochs between two such factors.
+        rise: share of a one-cycle schedule in which the rate goes up.
+        clip: the largest norm of the gradient; None for any.
+        augment: whether the data's augmentation is used.
+        single_stage: how many times `epochs` a method with one stage trains, so that all see as many samples.
+        name: for results.
+        stages: what differs in the stage of a name, such as `{"biased": {"epochs": 4}}`.
+
+    Raises:
+        Misuse: a number or a name that cannot be meant.
+
+    Example:
+        >>> from debiaser import Recipe
+        >>> recipe = Recipe(epochs=10, lr=0.1, stages={"biased": {"epochs": 4}})
+        >>> recipe.of_stage("biased").epochs, recipe.of_stage("debiased").epochs
+        (4, 10)
     """
 
     epochs: int = 10

@@ -51,13 +51,31 @@ class Shuffle:
 class ScoreSampler(Sampler[int]):
     """Draws samples with replacement, each with probability score / sum of scores, exactly (float64).
 
-    Each pass is a new draw; (seed, epoch) fixes it, and `set_epoch` says which epoch the next pass is. `num_samples` is
-    how many samples a pass draws over all processes, by default as many as there are scores. A `DataLoader` takes it as
-    `sampler=`. `temperature` above 1 evens the probabilities out (score to the power 1/temperature), `clip` caps them
-    at this multiple of 1/n.
+    A `DataLoader` takes it as `sampler=`. Each pass is a new draw, fixed by seed and epoch; `set_epoch` says which
+    epoch the next pass is. Of several processes, each passes the samples at positions rank, rank + world_size, ... of
+    one and the same draw: the draw is that of a single process.
 
-    Of several processes, each passes the samples at positions rank, rank + world_size, ... of one and the same draw:
-    the draw is that of a single process. By default they are those of torch.distributed.
+    Args:
+        scores: (n,) numbers of at least 0, as `gradient_norms` gives them.
+        num_samples: how many samples a pass draws over all processes; by default n.
+        seed: of the draws.
+        rank: the number of this process; by default that of torch.distributed.
+        world_size: how many processes there are; by default as torch.distributed says.
+        temperature: above 1 evens the probabilities out (score to the power 1 / temperature).
+        clip: the largest probability, as a multiple of 1/n.
+
+    Raises:
+        Misuse: the scores are no probabilities (negative, not finite, all 0), or a number cannot be meant.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from debiaser import ScoreSampler
+        >>> sampler = ScoreSampler([0.0, 1.0, 3.0], num_samples=1000)
+        >>> loader = DataLoader(TensorDataset(torch.arange(3)), sampler=sampler, batch_size=1000)
+        >>> (drawn,) = next(iter(loader))
+        >>> torch.bincount(drawn).tolist()
+        [0, 252, 748]
     """
 
     def __init__(

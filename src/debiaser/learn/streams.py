@@ -37,11 +37,35 @@ def score_stream(
     part_rows: int = 2**18,
     **options: Any,
 ) -> int:
-    """How many samples the stream had; their gradient norms are in the folder `path`, for `read_scores`.
+    """Write the gradient norms of a stream that need not fit into memory to a folder, for `read_scores`.
 
-    The stream gives (x, y) or dictionaries, or, if it is a DataLoader, batches of them; `options` are those of
-    `gradient_norms`. One part of the scores is held at a time. Run again after it was cut short, it goes on after the
-    last part that was finished: the stream must then give the same samples in the same order.
+    One part of the scores is held at a time. Run again after it was cut short, it goes on after the last part that was
+    finished: the stream must then give the same samples in the same order.
+
+    Args:
+        model: a classifier.
+        stream: any iterable of (x, y) or dictionaries, or a DataLoader, which gives batches of them.
+        path: the folder, which gets Parquet files.
+        batch_size: samples of a forward pass; that of a DataLoader counts instead.
+        part_rows: samples of a file.
+        **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
+
+    Returns:
+        How many samples the stream had.
+
+    Raises:
+        Misuse: the stream is empty, or a number cannot be meant.
+        Problem: the folder holds scores of another model or norm, or the stream is another.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from debiaser import ScoreSampler, read_scores, score_stream
+        >>> stream = ((torch.randn(3), torch.tensor(i % 2)) for i in range(100))
+        >>> folder = tempfile.mkdtemp()
+        >>> score_stream(torch.nn.Linear(3, 2), stream, folder)
+        100
+        >>> sampler = ScoreSampler(read_scores(folder))
     """
     folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
     if part_rows < 1 or size < 1:
@@ -73,7 +97,26 @@ def score_stream(
 
 
 def read_scores(*paths: Path | str) -> Tensor:
-    """(n,) the scores in these folders, one after the other, in the order of their streams, as 32-bit floats."""
+    """Read the scores that `score_stream` wrote.
+
+    Args:
+        *paths: its folders.
+
+    Returns:
+        A tensor (n,) of 32-bit floats: the scores of one folder after the other, each in the order of its stream.
+
+    Raises:
+        Problem: a folder holds no scores, or they are not finished.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from debiaser import read_scores, score_stream
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = score_stream(torch.nn.Linear(3, 2), [(torch.randn(3), 1)] * 5, folder)
+        >>> read_scores(folder).shape
+        torch.Size([5])
+    """
     ends = [0]
     for path in map(Path, paths):
         notes = notes_in(path)
