@@ -4,7 +4,8 @@ A new study is one more `Study` in this file: a label, a title, the claim in wor
 and what a reader must know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from debiaser.paper.results import BINS
@@ -32,20 +33,29 @@ from debiaser.paper.studies.study import (
 from debiaser.report.tables import method_name
 
 CMNIST_RHOS = (0.005, 0.01, 0.05)
-CONTROL = {"cmnist": CMNIST_RHOS, "mbmnist": (0.1, 0.2, 0.3), "ccifar": (0.005, 0.01, 0.05)}
+CMNIST, COLOUR = (tuple((name, rho) for rho in CMNIST_RHOS) for name in ("cmnist", "cmnist-colour"))
 METHODS = ("vanilla", "lff", "jtt", "disen", "pgd")
 TRIALS = 10
-RHO = 0.005  # of our own studies
 
 
-def cell(method: str, dataset: str, rho: float | None = None, name: str = "", **more: Any) -> Cell:
-    """A cell of a method as it is, under this name or the one that its paper writes."""
-    return Cell(name or method_name(method), dataset, method, rho, **more)
+def cell(method: str, name: str = "", *changes: str, **more: Any) -> Cell:
+    """A cell of a method, as it is or with fields changed, under this name or the one that its paper writes.
+
+    On Colored MNIST at rho 0.5%, unless it is put elsewhere.
+    """
+    place = {"dataset": "cmnist", "rho": 0.005}
+    return Cell(name or method_name(method), method=method, changes=changes, **{**place, **more})
 
 
-def ours(name: str, method: str, *changes: str, rho: float = RHO, noise: float = 0.0) -> Cell:
-    """A cell on Colored MNIST for which the paper has no number."""
-    return Cell(name, "cmnist", method, rho, changes, noise, printed=False)
+def ours(method: str, name: str = "", *changes: str, **more: Any) -> Cell:
+    """The same where the paper has no number."""
+    return cell(method, name, *changes, printed=False, **more)
+
+
+def at_each(places: Iterable[tuple[str, float | None]], cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The cells on each dataset with its rho."""
+    listed = list(cells)
+    return tuple(replace(each, dataset=dataset, rho=rho) for dataset, rho in places for each in listed)
 
 
 def average_and_worst(methods: Sequence[str], dataset: str, average: str, **more: Any) -> tuple[Cell, ...]:
@@ -63,7 +73,10 @@ control = Study(
     "Table 1: unbiased accuracy where the bias was put in",
     "PGD has the highest unbiased accuracy of the five methods in every column (a tie within one deviation counts; "
     "methods without runs are named).",
-    tuple(cell(m, dataset, rho) for dataset, rhos in CONTROL.items() for rho in rhos for m in METHODS),
+    at_each(
+        (*CMNIST, *(("mbmnist", rho) for rho in (0.1, 0.2, 0.3)), *(("ccifar", rho) for rho in CMNIST_RHOS)),
+        map(cell, METHODS),
+    ),
     everywhere(best("PGD")),
     "Multi-bias MNIST: generator and network are ours (D12, D14), so rankings count, not numbers. On Colored MNIST at "
     "rho 1% PGD is within a deviation or two of the published mean, and above it at twice the length, which is still a "
@@ -74,7 +87,7 @@ real_1 = Study(
     "real_1",
     "BAR and BFFHQ",
     "PGD has the highest unbiased accuracy of the five methods (a tie within one deviation counts, D29).",
-    tuple(cell(m, dataset, rho) for dataset, rho in (("bar", None), ("bffhq", 0.005)) for m in METHODS),
+    at_each((("bar", None), ("bffhq", 0.005)), map(cell, METHODS)),
     everywhere(best("PGD")),
     "The network starts from random weights (D19), so numbers are not comparable; BFFHQ's target is the first number "
     "of the file name (D11).",
@@ -107,18 +120,14 @@ real_3 = Study(
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
 )
 
-NORMS = {"L1": ("p=1",), "L2": (), "L2 squared": ("power=2",), "Linf": ("p=inf",), "L0.7": ("p=0.7",)}
+NORMS = (("L1", "p=1"), ("L2",), ("L2 squared", "power=2"), ("Linf", "p=inf"), ("L0.7", "p=0.7"))
 norm = Study(
     "norm",
     "Which norm of the gradient",
     "L1, L2 and Linf are each at least 10 points above Vanilla, and the squared L2 norm is the lowest of the four.",
-    tuple(
-        each
-        for dataset, rho in (("cmnist", 0.005), ("mbmnist", 0.1), ("ccifar", 0.01))
-        for each in (
-            *(Cell(name, dataset, "pgd", rho, changes, printed=False) for name, changes in NORMS.items()),
-            cell("vanilla", dataset, rho, printed=False),
-        )
+    at_each(
+        (("cmnist", 0.005), ("mbmnist", 0.1), ("ccifar", 0.01)),
+        (*(ours("pgd", *changed) for changed in NORMS), ours("vanilla")),
     ),
     everywhere(
         both(
@@ -129,23 +138,21 @@ norm = Study(
     "The paper draws bars without numbers and names no rho; L0.7 is what the released code computes (D3).",
 )
 
-WITH = {False: "no", True: "yes"}
 ablation = Study(
     "ablation",
     "GCE and augmentation",
     "PGD with both GCE and augmentation is the best of the four (a tie within one deviation counts).",
-    tuple(
-        Cell(
-            f"GCE {WITH[gce]}, augmentation {WITH[augment]}",
-            dataset,
-            "pgd",
-            rho,
-            (*(() if gce else ("alpha=none",)), *(() if augment else ("augment=false",))),
-            variant=f"gce={WITH[gce]} augmentation={WITH[augment]}",
-        )
-        for dataset, rho in (("cmnist", 0.005), ("mbmnist", 0.1))
-        for augment in (False, True)
-        for gce in (False, True)
+    at_each(
+        (("cmnist", 0.005), ("mbmnist", 0.1)),
+        (
+            cell("pgd", f"GCE {gce}, augmentation {aug}", *without, variant=f"gce={gce} augmentation={aug}")
+            for gce, aug, without in (
+                ("no", "no", ("alpha=none", "augment=false")),
+                ("yes", "no", ("augment=false",)),
+                ("no", "yes", ("alpha=none",)),
+                ("yes", "yes", ()),
+            )
+        ),
     ),
     everywhere(best("GCE yes, augmentation yes", needed=3)),
     "Without GCE the biased model is trained by cross-entropy. Under `fast` the biased stage never augments "
@@ -157,19 +164,13 @@ invq_compare = Study(
     "invq_compare",
     "Trace of the inverse empirical Fisher information",
     "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
-    tuple(
-        cell(
-            m,
-            dataset,
-            rho,
-            f"{method_name(m)}, damping {by}",
-            reads=f"fisher.{by}",
-            metric="fisher_trace",
-            printed=False,
-        )
-        for dataset, rho in (("cmnist", 0.005), ("mbmnist", 0.1))
-        for by in DAMPINGS
-        for m in ("vanilla", "pgd")
+    at_each(
+        (("cmnist", 0.005), ("mbmnist", 0.1)),
+        (
+            ours(m, f"{method_name(m)}, damping {by}", reads=f"fisher.{by}", metric="fisher_trace")
+            for by in DAMPINGS
+            for m in ("vanilla", "pgd")
+        ),
     ),
     everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
     "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
@@ -182,29 +183,32 @@ gce_ablation = Study(
     "gce_ablation",
     "Study 1: the exponent alpha of GCE",
     "The larger alpha, the more biased the biased model: its unbiased accuracy falls from 0.3 to 0.9.",
-    tuple(
-        Cell(f"alpha {alpha}{words}", "cmnist", "pgd", rho, changes, reads=reads, variant=f"alpha={alpha}{variant}")
-        for rho in CMNIST_RHOS
-        for words, reads, variant in (
-            ("", "metrics.unbiased", ""),
-            (", biased model", "stages.biased.unbiased", " biased"),
-        )
-        for alpha, changes in ALPHAS.items()
+    at_each(
+        CMNIST,
+        (
+            cell("pgd", f"alpha {alpha}{words}", *changes, reads=reads, variant=f"alpha={alpha}{variant}")
+            for words, reads, variant in (
+                ("", "metrics.unbiased", ""),
+                (", biased model", "stages.biased.unbiased", " biased"),
+            )
+            for alpha, changes in ALPHAS.items()
+        ),
     ),
     everywhere(falling(*(f"alpha {alpha}, biased model" for alpha in ALPHAS))),
     "The paper's own sentence (best at 0.9) fits one of its three rows, so this is judged instead (D30).",
 )
 
-STAGES = {"Multi-stage": ("multi-stage", ()), "Single-stage": ("single-stage", ("joint=true",))}
 single_stage = Study(
     "single_stage",
     "Study 2: scores once, or renewed every epoch",
     "Scoring once gives the higher accuracy (a tie within one deviation counts).",
-    tuple(
-        Cell(f"{name}{words}", "cmnist", "pgd", rho, changes, reads=reads, variant=variant, metric=metric)
-        for rho in CMNIST_RHOS
-        for words, reads, metric in (("", "metrics.unbiased", "unbiased"), (", time", "seconds", "seconds"))
-        for name, (variant, changes) in STAGES.items()
+    at_each(
+        CMNIST,
+        (
+            cell("pgd", f"{name}{words}", *changes, variant=name.lower(), reads=reads, metric=metric)
+            for words, reads, metric in (("", "metrics.unbiased", "unbiased"), (", time", "seconds", "seconds"))
+            for name, *changes in (("Multi-stage",), ("Single-stage", "joint=true"))
+        ),
     ),
     everywhere(best("Multi-stage", "Single-stage")),
     "Single-stage: two networks with starts of their own, side by side, scores renewed after every epoch. Times are "
@@ -216,14 +220,13 @@ reweighting = Study(
     "reweighting",
     "Study 3: draw rows by score, or weight them",
     "Resampling gives the higher accuracy (a tie within one deviation counts).",
-    tuple(
-        each
-        for rho in CMNIST_RHOS
-        for each in (
-            Cell("Resampling", "cmnist", "pgd", rho, variant="resampling"),
-            Cell(SAME_RATE, "cmnist", "pgd", rho, ("rate=0.05",), printed=False),
-            Cell("Reweighting", "cmnist", "pgd", rho, ("use=reweight", "rate=0.05"), variant="reweighting"),
-        )
+    at_each(
+        CMNIST,
+        (
+            cell("pgd", "Resampling", variant="resampling"),
+            ours("pgd", SAME_RATE, "rate=0.05"),
+            cell("pgd", "Reweighting", "use=reweight", "rate=0.05", variant="reweighting"),
+        ),
     ),
     everywhere(beside(best("Resampling", "Reweighting"), best(SAME_RATE, "Reweighting"), "at the same rate")),
     "A row's weight is its score over the mean score, so that weights average 1 and some rows weigh hundreds of times "
@@ -237,17 +240,16 @@ effect_grad_score = Study(
     "effect_grad_score",
     "Study 4: gradient norm against loss",
     "PGD drawn by loss is below PGD, and LfF with gradient norms is above LfF.",
-    tuple(
-        each
-        for rho in CMNIST_RHOS
-        for each in (
-            cell("lff", "cmnist", rho),
-            Cell("PGD + loss", "cmnist", "pgd", rho, ("score=loss",), variant="score=loss"),
-            Cell("LfF + gradient", "cmnist", "lff", rho, (BY_NORM, ALONE), variant=BY_NORM),
-            Cell("LfF + gradient of both networks", "cmnist", "lff", rho, (BY_NORM,), variant=BY_NORM),
-            Cell("LfF + loss of the biased network", "cmnist", "lff", rho, (ALONE,), printed=False),
-            cell("pgd", "cmnist", rho),
-        )
+    at_each(
+        CMNIST,
+        (
+            cell("lff"),
+            cell("pgd", "PGD + loss", "score=loss", variant="score=loss"),
+            cell("lff", "LfF + gradient", BY_NORM, ALONE, variant=BY_NORM),
+            cell("lff", "LfF + gradient of both networks", BY_NORM, variant=BY_NORM),
+            ours("lff", "LfF + loss of the biased network", ALONE),
+            cell("pgd"),
+        ),
     ),
     everywhere(
         both(
@@ -267,16 +269,15 @@ effect_grad_score = Study(
     "to tell the norm from the absence of the second network.",
 )
 
-STEPS = {"biased": "step 1", "score": "step 2", "debiased": "step 3"}
 compute_time = Study(
     "compute_time",
     "Study 5: computation time, whole and per step",
     "Step 2, the scores, is at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
     (
-        *(cell(m, "cmnist", 0.005, reads="seconds", metric="seconds") for m in ("vanilla", "lff", "disen", "pgd")),
+        *(cell(m, reads="seconds", metric="seconds") for m in ("vanilla", "lff", "disen", "pgd")),
         *(
-            Cell(f"PGD, {step}", "cmnist", "pgd", 0.005, reads=f"seconds.{stage}", metric="seconds", variant=step)
-            for stage, step in STEPS.items()
+            cell("pgd", f"PGD, {step}", reads=f"seconds.{stage}", metric="seconds", variant=step)
+            for stage, step in (("biased", "step 1"), ("score", "step 2"), ("debiased", "step 3"))
         ),
     ),
     everywhere(both(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla"))),
@@ -286,12 +287,7 @@ compute_time = Study(
 )
 
 AUGMENTED = "PGD, scores of augmented pictures"
-# To how many rows drawn alike PGD's probabilities come.
-IN_EFFECT: dict[str, Any] = {
-    "reads": "metrics.score_effective_sample_size",
-    "metric": "samples",
-    "printed": False,
-}
+EFFECT = "metrics.score_effective_sample_size"  # to how many rows drawn alike the probabilities come
 
 
 def harmless(here: Sequence[Tally]) -> Finding:
@@ -307,13 +303,13 @@ natural = Study(
     "Study 6: data without a bias",
     "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
     (
-        *(cell(m, "cmnist", 0.9) for m in ("vanilla", "lff", "disen", "pgd")),
-        Cell(AUGMENTED, "cmnist", "pgd", 0.9, ("score_on=augmented",)),
+        *(cell(m, rho=0.9) for m in ("vanilla", "lff", "disen", "pgd")),
+        cell("pgd", AUGMENTED, "score_on=augmented", rho=0.9),
         *(
-            Cell(f"{name}, rows drawn in effect", "cmnist", "pgd", 0.9, changes, **IN_EFFECT)
-            for name, changes in (("PGD", ()), (AUGMENTED, ("score_on=augmented",)))
+            ours("pgd", f"{name}, rows drawn in effect", *changes, rho=0.9, reads=EFFECT, metric="samples")
+            for name, *changes in (("PGD",), (AUGMENTED, "score_on=augmented"))
         ),
-        *(cell(m, "cifar10") for m in ("vanilla", "pgd")),
+        *(cell(m, dataset="cifar10", rho=None) for m in ("vanilla", "pgd")),
     ),
     everywhere(harmless),
     "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
@@ -332,16 +328,12 @@ ab_hist = Study(
     "Histograms of gradient norms",
     "Rows that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
     "above 0.9.",
-    tuple(
-        each
-        for rho in CMNIST_RHOS
-        for each in (
-            *(
-                cell("pgd", "cmnist", rho, f"mean norm, {k}", reads=f"histogram.mean.{k}", metric="norm", printed=False)
-                for k in KINDS
-            ),
-            cell("pgd", "cmnist", rho, AUROC, reads="metrics.score_auroc", metric="auroc", printed=False),
-        )
+    at_each(
+        CMNIST,
+        (
+            *(ours("pgd", f"mean norm, {k}", reads=f"histogram.mean.{k}", metric="norm") for k in KINDS),
+            ours("pgd", AUROC, reads="metrics.score_auroc", metric="auroc"),
+        ),
     ),
     everywhere(
         both(
@@ -382,18 +374,13 @@ second_easiest = Study(
     "conflicting than aligned rows have norms above half of the largest: PGD does not just learn the second-easiest "
     "feature.",
     (
+        *at_each(COLOUR, (cell(m, f"{method_name(m)} (colour)") for m in ("vanilla", "lff", "pgd"))),
+        ours("pgd", "PGD without augmentation (colour)", "augment=false", dataset="cmnist-colour"),
         *(
-            cell(m, "cmnist-colour", rho, f"{method_name(m)} (colour)")
-            for rho in CMNIST_RHOS
-            for m in ("vanilla", "lff", "pgd")
-        ),
-        Cell("PGD without augmentation (colour)", "cmnist-colour", "pgd", 0.005, ("augment=false",), printed=False),
-        *(
-            Cell(
-                f"rows, {kind} {edges}",
-                "cmnist-colour",
+            cell(
                 "pgd",
-                0.005,
+                f"rows, {kind} {edges}",
+                dataset="cmnist-colour",
                 reads=f"histogram.{kind}.{number}",
                 variant=f"{kind} {edges}",
                 metric="samples",
@@ -402,11 +389,7 @@ second_easiest = Study(
             for kind in KINDS
             for number, edges in enumerate(EDGES)
         ),
-        *(
-            cell(m, "cmnist", rho, f"{method_name(m)} (digit)")
-            for rho in CMNIST_RHOS
-            for m in ("vanilla", "lff", "pgd")
-        ),
+        *at_each(CMNIST, (cell(m, f"{method_name(m)} (digit)") for m in ("vanilla", "lff", "pgd"))),
     ),
     everywhere(colour_is_learnt, but="cmnist"),  # the digit cells stand beside
     "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
@@ -422,7 +405,7 @@ hist_trial = Study(
     "hist_trial",
     "Many trials of PGD and Disen",
     "PGD's unbiased accuracy is above Disen's by Welch's one-sided test at 5%.",
-    tuple(cell(m, "cmnist", rho, printed=False) for rho in CMNIST_RHOS for m in ("disen", "pgd")),
+    at_each(CMNIST, map(ours, ("disen", "pgd"))),
     everywhere(superior("PGD", "Disen", TRIALS)),
     f"The paper has 25 trials; here at least {TRIALS} of each (their number is stated), data drawn anew for each.",
     figure="trials",
@@ -434,12 +417,12 @@ twice_the_length = Study(
     "Is it only the longer training? (D39)",
     "PGD is at least 10 points above Vanilla of twice the length, and resampling with a fresh network is as well.",
     (
-        cell("vanilla", "cmnist", RHO, table="control"),
-        ours("Vanilla, twice as long", "vanilla", "length=2"),
-        ours("LfF, twice as long", "lff", "length=2"),
-        ours("Disen, twice as long", "disen", "length=2"),
-        ours("Resampling only", "pgd", "inherit=false"),
-        cell("pgd", "cmnist", RHO, table="control"),
+        cell("vanilla", table="control"),
+        ours("vanilla", "Vanilla, twice as long", "length=2"),
+        ours("lff", "LfF, twice as long", "length=2"),
+        ours("disen", "Disen, twice as long", "length=2"),
+        ours("pgd", "Resampling only", "inherit=false"),
+        cell("pgd", table="control"),
     ),
     everywhere(
         both(
@@ -457,9 +440,9 @@ residual = Study(
     "Is it the gradient, or the bounded residual? (D43)",
     "The norm of softmax - onehot alone gives what the whole gradient norm gives, within 0.5 points.",
     (
-        ours("Gradient norm", "pgd"),
-        ours("Residual norm", "pgd", "score=residual"),
-        ours("Loss", "pgd", "score=loss"),
+        ours("pgd", "Gradient norm"),
+        ours("pgd", "Residual norm", "score=residual"),
+        ours("pgd", "Loss", "score=loss"),
     ),
     everywhere(within("Residual norm", "Gradient norm", 0.5)),
     "The gradient norm of the last layer is residual norm times feature norm; the loss is unbounded.",
@@ -470,7 +453,7 @@ whole_network = Study(
     "whole_network",
     "Gradient of the head, or of the whole network",
     "The head's norm is not more than 0.5 points below the whole network's.",
-    (ours("Head", "pgd"), ours("Whole network", "pgd", "parameters=all")),
+    (ours("pgd", "Head"), ours("pgd", "Whole network", "parameters=all")),
     everywhere(above("Head", "Whole network", by=-0.5)),
     "The head's takes one forward pass, the whole network's a backward pass for every row.",
     ours=True,
@@ -480,7 +463,7 @@ scored_pictures = Study(
     "scored_pictures",
     "Scores of clean or of augmented pictures (D8)",
     "Scoring clean pictures is not more than 0.5 points below scoring one augmented draw of each.",
-    (ours("Clean", "pgd"), ours("Augmented", "pgd", "score_on=augmented")),
+    (ours("pgd", "Clean"), ours("pgd", "Augmented", "score_on=augmented")),
     everywhere(above("Clean", "Augmented", by=-0.5)),
     "The paper's formula scores the pictures themselves, its code one augmented draw.",
     ours=True,
@@ -491,10 +474,10 @@ released_code = Study(
     "What the released code does otherwise (D3, D7, D9)",
     "Each choice of the released code is within 1 point of the paper's formula.",
     (
-        ours("Formula", "pgd"),
-        ours("GCE with the factor q", "pgd", "extra_q=true"),
-        ours("L0.7", "pgd", "p=0.7"),
-        ours("Weight and bias", "pgd", "bias=true"),
+        ours("pgd", "Formula"),
+        ours("pgd", "GCE with the factor q", "extra_q=true"),
+        ours("pgd", "L0.7", "p=0.7"),
+        ours("pgd", "Weight and bias", "bias=true"),
     ),
     everywhere(both(*(within(name, "Formula", 1.0) for name in ("GCE with the factor q", "L0.7", "Weight and bias")))),
     "Weight and bias is the other reading of 'the parameters of the last layer'.",
@@ -508,7 +491,7 @@ selection = Study(
     "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation rows, and "
     "by the best epoch on test data.",
     tuple(
-        Cell(f"{method_name(m)}, {words}", "cmnist", m, RHO, reads=f"selection.{rule}.unbiased", printed=False)
+        ours(m, f"{method_name(m)}, {words}", reads=f"selection.{rule}.unbiased")
         for rule, words in RULES.items()
         for m in METHODS
     ),
@@ -523,11 +506,7 @@ label_noise = Study(
     "label_noise",
     "Wrong labels",
     "PGD is above Vanilla with 0, 5, 10 and 20% of the training labels flipped.",
-    tuple(
-        ours(method_name(method), method, noise=noise)
-        for noise in (0.0, 0.05, 0.1, 0.2)
-        for method in ("vanilla", "pgd")
-    ),
+    tuple(ours(method, noise=noise) for noise in (0.0, 0.05, 0.1, 0.2) for method in ("vanilla", "pgd")),
     everywhere(above("PGD", "Vanilla")),
     "A flipped row counts as flipped, not as conflicting; test labels are never flipped. A flipped row goes against "
     "the biased model as a conflicting one does and is drawn as often or more: docs/verdict.md tells the two apart.",
@@ -540,7 +519,7 @@ rho_sweep = Study(
     "From hardly any rows against the shortcut to no shortcut at all",
     "PGD is not more than 1 point below Vanilla at any rho from 0.1% to 90%.",
     tuple(
-        ours(method_name(method), method, rho=rho)
+        ours(method, rho=rho)
         for rho in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
         for method in ("vanilla", "pgd")
     ),
