@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from debiaser import GCELoss, gradient_norms
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations.lightning import DebiasedData, DebiasedSampling, PhasedSampler
+from debiaser.learn.sampler import ScoreSampler, Shuffle
 from test_sklearn import example
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -61,14 +63,20 @@ def test_the_example() -> None:
     assert found["score of conflicting rows"] > 2 * found["score of other rows"]
 
 
-def test_steps() -> None:
+def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling, model = DebiasedSampling(DATA, biased_epochs=2), Small()
     drawn: list[Any] = []
-    original = sampling.sampler.draw
-    sampling.sampler.draw = lambda epoch: drawn.append((epoch, sampling.scores is None)) or original(epoch)  # type: ignore[method-assign]
+    for kind in (Shuffle, ScoreSampler):
+        original = kind.draw
+
+        def draw(self: Any, epoch: int, kind: Any = kind, original: Any = original) -> Any:
+            drawn.append((epoch, kind))
+            return original(self, epoch)
+
+        monkeypatch.setattr(kind, "draw", draw)
     trainer(4, sampling).fit(model, datamodule=DebiasedData(sampling, batch_size=10))
     assert model.losses == [GCELoss] * 10 + [nn.CrossEntropyLoss] * 10
-    assert drawn == [(0, True), (1, True), (2, False), (3, False)]
+    assert drawn == [(0, Shuffle), (1, Shuffle), (2, ScoreSampler), (3, ScoreSampler)]
     assert sampling.scores is not None and sampling.scores.shape == (50,)
     assert isinstance(model.loss, nn.CrossEntropyLoss)
 
@@ -133,13 +141,13 @@ def test_ddp_replaces_it_unless_told(left_alone: None) -> None:
 def test_the_processes_share_one_draw() -> None:
     one, parts = PhasedSampler(50), [PhasedSampler(50), PhasedSampler(50)]
     for rank, part in enumerate(parts):
-        part.share(rank, 2)
+        part.rank, part.size = rank, 2
     for scores in (None, torch.rand(50)):
         one.scores = parts[0].scores = parts[1].scores = scores
         whole, first, second = list(one), *(list(part) for part in parts)
         assert whole[0::2] == first and whole[1::2] == second
     with pytest.raises(Misuse, match="50 rows leave some of 51 processes with none"):
-        one.share(0, 51)
+        DebiasedSampling(DATA, 1).on_fit_start(SimpleNamespace(max_epochs=None, world_size=51), Small())
 
 
 def test_mistakes_are_told() -> None:
@@ -151,7 +159,7 @@ def test_mistakes_are_told() -> None:
     named = DebiasedSampling(DATA, biased_epochs=1, loss="criterion")
     with pytest.raises(Misuse, match="has no module 'criterion'"):
         trainer(2, named).fit(Small(), datamodule=DebiasedData(named))
-    with pytest.raises(Misuse, match="scores of 3 rows, the dataset has 50"):
+    with pytest.raises(Misuse, match="scores of 3 rows, but the dataset has 50"):
         sampling.load_state_dict({"scores": torch.ones(3)})
 
 

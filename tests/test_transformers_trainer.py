@@ -21,7 +21,7 @@ from transformers import (
 
 from debiaser import gradient_norms
 from debiaser.errors import Misuse, Problem
-from debiaser.integrations.transformers import DebiasedTrainer, samplers
+from debiaser.integrations.transformers import DebiasedTrainer
 from test_sklearn import example
 
 EXAMPLE = example("transformers_trainer")
@@ -53,14 +53,11 @@ def weights(trainer: DebiasedTrainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
 
-class Watch(TrainerCallback):
-    """Notes the rows that are drawn, and can interrupt the training at a step."""
+class Interrupt(TrainerCallback):
+    """Interrupts the training at a step."""
 
-    def __init__(self, stop: int | None = None) -> None:
-        self.stop, self.loaders = stop, []
-
-    def on_epoch_begin(self, args, state, control, train_dataloader=None, **_):  # type: ignore[no-untyped-def]
-        self.loaders.append(samplers(train_dataloader))
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
 
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         if state.global_step == self.stop:
@@ -77,20 +74,18 @@ def test_the_example(tmp_path: Path) -> None:
 def test_steps_and_resuming(tmp_path: Path) -> None:
     """Scores are those of the biased model; interrupted in the last step, it ends as undisturbed."""
     calm = DebiasedTrainer(bert(), arguments(tmp_path / "calm"), train_dataset=ROWS)
-    calm.add_callback(watch := Watch())
     calm.train()
     assert calm.scores_ is not None and calm.scores_.shape == (64,)
-    assert len(watch.loaders) == 2 and all(calm.sampler_ in each for each in watch.loaders)
     assert calm.sampler_.epoch == 2, "the sampler was asked for two epochs"
     saving = arguments(tmp_path / "broken", save_strategy="epoch")
-    broken = DebiasedTrainer(bert(), saving, train_dataset=ROWS, callbacks=[Watch(stop=6)])
+    broken = DebiasedTrainer(bert(), saving, train_dataset=ROWS, callbacks=[Interrupt(stop=6)])
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     again = DebiasedTrainer(bert(), saving, train_dataset=ROWS)
     again.train(resume_from_checkpoint=True)
     assert torch.equal(again.scores_, calm.scores_)
     assert all(torch.allclose(value, weights(calm)[name], atol=1e-6) for name, value in weights(again).items())
-    with pytest.raises(Misuse, match="scores of 64 rows, but train_dataset has 32"):
+    with pytest.raises(Misuse, match="scores of 64 rows, but the dataset has 32"):
         DebiasedTrainer(bert(), saving, train_dataset=ROWS[:32]).train(resume_from_checkpoint=True)
 
 

@@ -1,12 +1,43 @@
 """Thin adapters to people's own frameworks; each imports its framework only when it is itself imported."""
 
-from debiaser.errors import Problem
+import importlib
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from debiaser.errors import Misuse, Problem
 
 
 class Absent(Problem, ImportError):
     """A framework that is not installed."""
 
 
-def absent(package: str, extra: str) -> Absent:
-    """The clear line for a framework that is not installed."""
-    return Absent(f"{package} is not installed; get it with: pip install 'debiaser[{extra}]'")
+def framework(module: str, extra: str) -> Any:
+    """A module of a framework, or the clear line on how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise Absent(f"{package} is not installed; get it with: pip install 'debiaser[{extra}]'") from error
+
+
+def check_sampler(loader: Any, ours: Any, owner: str, remedy: str) -> None:
+    """Refuse a loader, or several, that do not draw by our sampler, however deep a framework wrapped it."""
+    waiting, found = tree_leaves(loader), list[Any]()
+    while waiting:
+        each = waiting.pop(0)
+        inner = [getattr(each, name, None) for name in ("base_dataloader", "batch_sampler", "sampler")]
+        fresh = [part for part in inner if part is not None and not any(part is known for known in found)]
+        found += fresh
+        waiting += fresh
+    if not any(each is ours for each in found):
+        kinds = ", ".join(type(each).__name__ for each in found) or "none"
+        raise Problem(f"the sampler of {owner} is not in use (the loader has: {kinds}): {remedy}")
+
+
+def check_scores(scores: Tensor, samples: int, where: str, remedy: str) -> Tensor:
+    """The scores that an interrupted training left, if they are those of this dataset."""
+    if len(scores) != samples:
+        raise Misuse(f"{where} has scores of {len(scores)} rows, but the dataset has {samples}; {remedy}")
+    return scores

@@ -1,77 +1,77 @@
 """PGD inside a Lightning training: a callback that owns the sampler, and a data module that uses it."""
 
-import importlib
 import logging
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
-from debiaser.errors import Misuse, Problem
-from debiaser.integrations import absent
+from debiaser.errors import Misuse
+from debiaser.integrations import check_sampler, check_scores, framework
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
-try:
-    pl = importlib.import_module("lightning.pytorch")
-except ImportError as error:
-    raise absent("lightning", "lightning") from error
+pl = framework("lightning.pytorch", "lightning")
 log = logging.getLogger("debiaser")
-Callback: Any = pl.Callback
-LightningDataModule: Any = pl.LightningDataModule
+REMEDY = "pass Trainer(use_distributed_sampler=False) and DebiasedData(sampling), or a DataLoader with sampling.sampler"
 
 
 class PhasedSampler(Sampler[int]):
-    """Every row once an epoch until there are scores, then rows drawn by score.
+    """Every sample once an epoch until there are scores, then samples drawn by score.
 
-    Of several processes, each passes every so-manieth row of one and the same draw; what does not divide is left out.
+    Of several processes, each passes every so-manieth sample of one and the same draw; what does not divide is left
+    out.
     """
 
-    def __init__(self, rows: int, seed: int = 0) -> None:
-        self.rows, self.seed, self.epoch, self.passes = rows, seed, 0, 0
+    def __init__(self, num_samples: int, seed: int = 0) -> None:
+        self.num_samples, self.seed, self.epoch = num_samples, seed, 0
         self.rank, self.size = 0, 1
         self.scores: Tensor | None = None
 
-    def share(self, rank: int, size: int) -> None:
-        """Be the sampler of this process among so many."""
-        if self.rows < size:
-            raise Misuse(f"{self.rows} rows leave some of {size} processes with none; start fewer")
-        self.rank, self.size = rank, size
-
     def __len__(self) -> int:
-        return self.rows // self.size
+        return self.num_samples // self.size
 
     def __iter__(self) -> Iterator[int]:
-        # a generator: what is drawn is decided when the first row is asked for, not when the loader is made
-        draw = self.draw(self.epoch)[self.rank : len(self) * self.size : self.size]
-        self.epoch += 1
-        self.passes += 1
-        yield from draw.tolist()
-
-    def draw(self, epoch: int) -> Tensor:
-        """(n,) the rows of this epoch, of all processes together."""
+        # a generator: what is drawn is decided when the first sample is asked for, not when the loader is made
         if self.scores is None:
-            return Shuffle(self.rows, self.seed).draw(epoch)
-        return ScoreSampler(self.scores, seed=self.seed, rank=0, world_size=1).draw(epoch)
+            draw = Shuffle(self.num_samples, self.seed).draw(self.epoch)
+        else:
+            draw = ScoreSampler(self.scores, seed=self.seed, rank=0, world_size=1).draw(self.epoch)
+        self.epoch += 1
+        yield from draw[self.rank : len(self) * self.size : self.size].tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass the draw of this epoch."""
         self.epoch = epoch
 
 
-class DebiasedSampling(Callback):  # type: ignore[misc]
-    """Trains the first epochs with GCE, scores every row, then draws rows by score: PGD's three steps in one `fit`.
+class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
+    """Trains the first epochs with GCE, scores every sample, then draws samples by score: PGD in one `Trainer.fit`.
 
-    dataset: what is trained on, for the scores (pairs of input and label; without random augmentation, if it can be).
-    biased_epochs: how long the first step is, of the trainer's max_epochs. loss: the module's attribute that holds its
-    loss, which is GCE in the first step. alpha: GCE's exponent; p, power: the norm of the gradient; head: the last
-    layer, where it cannot be found; reset: the second step begins with a new optimiser and schedule.
-
-    The loader of the training must use `sampler`; if Lightning replaced it (as it does under DDP unless
+    The training's loader must use `sampler`; if Lightning replaced it (as it does under DDP unless
     `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints.
+
+    Args:
+        dataset: what is trained on, for the scores: pairs of input and label, if possible without augmentation.
+        biased_epochs: how long the first step is, of the trainer's max_epochs.
+        loss: the module's attribute that holds its loss, which is GCE in the first step.
+        alpha: GCE's exponent.
+        p, power: the norm of the gradient.
+        head: the name of the last layer, where it cannot be found.
+        seed: decides the draws.
+        reset: the second step begins with a new optimiser and schedule.
+
+    Raises:
+        Misuse: values that cannot be meant, or a module whose loss is not found.
+        Problem: the training draws by another sampler.
+
+    >>> sampling = DebiasedSampling(dataset, biased_epochs=1)
+    >>> trainer = lightning.Trainer(max_epochs=2, callbacks=[sampling], **quiet)
+    >>> trainer.fit(module, datamodule=DebiasedData(sampling, batch_size=16))
+    >>> sampling.scores.shape == (len(dataset),)
+    True
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
 
     @property
     def scores(self) -> Tensor | None:
-        """(n,) how strongly every row goes against the biased model; None before there are any."""
+        """(n,) how strongly every sample goes against the biased model; None before there are any."""
         return self.sampler.scores
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -105,7 +105,9 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
             raise Misuse(
                 f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
             )
-        self.sampler.share(trainer.global_rank, trainer.world_size)
+        if (rows := len(self.dataset)) < trainer.world_size:
+            raise Misuse(f"{rows} rows leave some of {trainer.world_size} processes with none; start fewer")
+        self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
         if self.scores is None:
             if not isinstance(getattr(pl_module, self.loss, None), nn.Module):
                 raise Misuse(
@@ -117,13 +119,10 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Refuse to go on with another sampler than ours."""
-        check_sampler(trainer.train_dataloader, self.sampler)
-        self.sampler.passes = 0
+        check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """After the first step: scores, the module's own loss, and a new optimiser."""
-        if not self.sampler.passes and not trainer.sanity_checking and trainer.current_epoch > 0:
-            raise replaced("no rows were asked of it in this epoch")
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             convert = trainer.precision_plugin.convert_input  # to 16 or 64 bits, where the module's weights are
             with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
@@ -136,10 +135,8 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
         """The module has its own loss again, however far it came."""
         self._restore(pl_module)
         if self.scores is None:
-            log.warning(
-                "the training ended before biased_epochs=%d were over: the model is the biased one; train longer",
-                self.biased_epochs,
-            )
+            told = "the training ended before biased_epochs=%d were over: the model is the biased one; train longer"
+            log.warning(told, self.biased_epochs)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""
@@ -156,43 +153,23 @@ class DebiasedSampling(Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
-        scores = state_dict["scores"]
-        if scores is not None and len(scores) != self.sampler.rows:
-            raise Misuse(
-                f"the checkpoint has scores of {len(scores)} rows, the dataset has {self.sampler.rows}; "
-                "give the dataset that it was made with"
-            )
-        self.sampler.scores = scores
+        scores, remedy = state_dict["scores"], "give the dataset that it was made with"
+        if scores is not None:
+            self.sampler.scores = check_scores(scores, len(self.dataset), "the checkpoint", remedy)
 
 
-class DebiasedData(LightningDataModule):  # type: ignore[misc]
-    """Loaders for a training with `DebiasedSampling`: the callback's dataset and sampler, and validation rows."""
+class DebiasedData(pl.LightningDataModule):  # type: ignore[misc, name-defined]
+    """Loaders for a training with `DebiasedSampling`: the callback's dataset and sampler, and validation data."""
 
     def __init__(self, sampling: DebiasedSampling, valid: Any = None, batch_size: int = 128, workers: int = 0) -> None:
         super().__init__()
         self.sampling, self.valid, self.batch_size, self.workers = sampling, valid, batch_size, workers
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The training rows, by the callback's sampler."""
+        """The training data, by the callback's sampler."""
         sampler = self.sampling.sampler
         return DataLoader(self.sampling.dataset, self.batch_size, sampler=sampler, num_workers=self.workers)
 
     def val_dataloader(self) -> Any:
-        """The validation rows in order; no loader where there are none."""
+        """The validation data in order; no loader where there are none."""
         return [] if self.valid is None else DataLoader(self.valid, self.batch_size, num_workers=self.workers)
-
-
-def check_sampler(loader: Any, ours: PhasedSampler) -> None:
-    """Refuse a loader that does not draw by our sampler."""
-    loaders = [loader] if isinstance(loader, DataLoader) else torch.utils._pytree.tree_leaves(loader)
-    found = [getattr(each, "sampler", None) for each in loaders]
-    if not any(each is ours for each in found):
-        raise replaced(f"the loader draws by {', '.join(type(each).__name__ for each in found) or 'nothing'}")
-
-
-def replaced(how: str) -> Problem:
-    """What to say when the training draws by something else."""
-    return Problem(
-        f"the sampler of DebiasedSampling is not in use ({how}): pass Trainer(use_distributed_sampler=False), and "
-        "DebiasedData(sampling) or DataLoader(..., sampler=sampling.sampler)"
-    )

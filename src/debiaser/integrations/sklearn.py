@@ -16,26 +16,37 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
-from debiaser.learn.forward import evaluating, predict
+from debiaser.learn.forward import predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.debias import debias
 from debiaser.methods.task import Method
 
-BATCH = 1024  # rows that are predicted at once
+BATCH = 1024  # samples that are predicted at once
 Maker = Callable[[int, int], nn.Module]
 
 
 class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that does not take the shortcut in its training data.
 
-    module: a torch network that gives one logit per class (a copy is trained), or a function of the numbers of
-    features and classes that makes one; by default one hidden layer of `hidden` units in float64. method: by default
-    PGD(). epochs, per stage, batch_size and lr make an AdamW recipe with a one-cycle schedule; `recipe` replaces it.
-    Features are taken as they are: scale them first, in a Pipeline.
+    Features are taken as they are: scale them first, in a Pipeline. After `fit`: classes_, n_features_in_, module_ (the
+    trained network), scores_ (n,) how strongly every training sample goes against the shortcut, weights_ (n,) how often
+    it was drawn relative to an even share, with mean 1; both None for methods without scores.
 
-    After `fit`: classes_, n_features_in_, module_ (the trained network), scores_ (n,) how strongly every training row
-    goes against the shortcut, weights_ (n,) how often it was drawn relative to an even share, with mean 1; both None
-    for methods without scores.
+    Args:
+        module: a torch network that gives one logit per class (a copy is trained), or a function of the numbers of
+            features and classes that makes one; by default one hidden layer in float64.
+        method: by default PGD().
+        hidden: units of the default network.
+        epochs, batch_size, lr: an AdamW recipe with a one-cycle schedule; epochs are per stage.
+        recipe: replaces that recipe.
+        random_state: as everywhere in scikit-learn.
+
+    Raises:
+        Misuse: (in `fit`) a module that is no network or gives fewer logits than classes, or values out of bounds.
+
+    >>> classifier = DebiasedClassifier(epochs=2, random_state=0).fit([[0.0], [0.1], [0.9], [1.0]], [0, 0, 1, 1])
+    >>> classifier.predict_proba([[0.5]]).shape
+    (1, 2)
     """
 
     def __init__(
@@ -68,7 +79,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._new_module(values, seed)
         x = as_tensor(values, network)
-        self._check_module(network, x[:2])
+        if (outputs := logits_of(network, x[:2]).shape[1]) < len(self.classes_):
+            raise Misuse(f"the module gives {outputs} logits, but y has {len(self.classes_)} classes; give it as many")
         recipe = self.recipe or Recipe(
             epochs=self.epochs, batch_size=self.batch_size, optimizer="adamw", lr=self.lr, weight_decay=1e-4
         )
@@ -83,10 +95,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         allow_nd = self.module is not None
         values = validate_data(self, X, reset=False, allow_nd=allow_nd, dtype=[np.float64, np.float32])
-        x = as_tensor(values, self.module_)
-        logits = predict(self.module_, Split.of(x, torch.zeros(len(x))).batches(BATCH))
-        likely = logits[:, : len(self.classes_)].double().softmax(1)
-        probabilities: NDArray[np.float64] = likely.numpy()
+        logits = logits_of(self.module_, as_tensor(values, self.module_))
+        probabilities: NDArray[np.float64] = logits[:, : len(self.classes_)].double().softmax(1).numpy()
         return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
@@ -109,13 +119,6 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             layers = (nn.Linear(features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, outputs))
             return nn.Sequential(*layers).double()
 
-    def _check_module(self, network: nn.Module, x: Tensor) -> None:
-        """Refuse a network whose logits are fewer than the classes."""
-        with evaluating(network):
-            outputs = predict(network, Split.of(x, torch.zeros(len(x))).batches(BATCH)).shape[1]
-        if outputs < len(self.classes_):
-            raise Misuse(f"the module gives {outputs} logits, but y has {len(self.classes_)} classes; give it as many")
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = self.module is not None
@@ -126,3 +129,8 @@ def as_tensor(values: NDArray[Any], network: nn.Module) -> Tensor:
     """The values in the type of the network's parameters."""
     dtype = next((parameter.dtype for parameter in network.parameters()), torch.get_default_dtype())
     return torch.as_tensor(values if values.flags.writeable else values.copy()).to(dtype)  # torch only takes writable
+
+
+def logits_of(network: nn.Module, x: Tensor) -> Tensor:
+    """(n, k) logits in eval mode."""
+    return predict(network, Split.of(x, torch.zeros(len(x))).batches(BATCH))

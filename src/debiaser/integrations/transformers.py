@@ -1,7 +1,6 @@
 """A Hugging Face Trainer that runs PGD's three steps on any classifier of transformers."""
 
 import copy
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +9,41 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from debiaser.errors import Misuse, Problem
-from debiaser.integrations import absent
+from debiaser.errors import Misuse
+from debiaser.integrations import check_sampler, check_scores, framework
 from debiaser.io import write_arrays
 from debiaser.learn.gradient_norms import check_norm, gradient_norms
 from debiaser.learn.losses import check_alpha, generalised_cross_entropy
 from debiaser.learn.sampler import ScoreSampler
 
-try:
-    importlib.import_module("accelerate")
-    library = importlib.import_module("transformers")
-except ImportError as error:
-    raise absent("transformers with accelerate", "trainer") from error
-Trainer: Any = library.Trainer
-set_seed: Any = library.set_seed
-TrainerCallback: Any = library.TrainerCallback
-get_last_checkpoint: Any = importlib.import_module("transformers.trainer_utils").get_last_checkpoint
+framework("accelerate", "trainer")
+library = framework("transformers", "trainer")
+get_last_checkpoint: Any = framework("transformers.trainer_utils", "trainer").get_last_checkpoint
 
 SCORES = "debiaser_scores.npz"
 
 
-class DebiasedTrainer(Trainer):  # type: ignore[misc]
-    """`train` trains the model with GCE, scores every training row, then trains on with rows drawn by score.
-
-    The arguments are those of Trainer; `args` describes the second training, `biased_epochs` (by default as long) the
-    first, whose files are in output_dir/biased. alpha: GCE's exponent; p, power: the norm of the gradient; head: the
-    last layer, where it cannot be found.
+class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
+    """A Trainer whose `train` runs PGD: the model with GCE, a score for every sample, the model on by score.
 
     `scores_` (n,) is in the order of train_dataset, and kept in output_dir; `train(resume_from_checkpoint=True)` goes
     on in whichever training was interrupted. At every epoch the sampler is looked for in the loader, and `train` stops
     if something replaced it.
+
+    Args:
+        *args, **named: those of Trainer; `args` describes the second training.
+        biased_epochs: length of the first training, whose files are in output_dir/biased; as long by default.
+        alpha: GCE's exponent.
+        p, power: the norm of the gradient.
+        head: the name of the last layer, where it cannot be found.
+
+    Raises:
+        Misuse: values that cannot be meant, or training data without a length.
+
+    >>> trainer = DebiasedTrainer(model, args, train_dataset=dataset, biased_epochs=1)
+    >>> output = trainer.train()
+    >>> trainer.scores_.shape == (len(dataset),)
+    True
     """
 
     sampler_: ScoreSampler | None = None  # that of the last training, once it is under way
@@ -69,14 +73,19 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
         """The three steps; what Trainer.train gives for the last one."""
         self.sampler_ = None
         if self.model_init is not None:  # as in Trainer, every training begins with a new model
-            set_seed(self.args.seed)
+            library.set_seed(self.args.seed)
             self.model = self.call_model_init(trial)
         kept = Path(self.args.output_dir) / SCORES
         resuming = bool(resume_from_checkpoint)
-        self.scores_ = read_scores(kept, len(self.train_dataset)) if resuming else None
-        if self.scores_ is None:
+        if resuming and kept.exists():
+            with np.load(kept, allow_pickle=False) as arrays:
+                scores = torch.from_numpy(arrays["scores"])
+            self.scores_ = check_scores(scores, len(self.train_dataset), str(kept), "use another output_dir")
+        else:
             self._train_biased(resuming)  # step 1
-            self.scores_ = gradient_norms(self.model, self._rows(), self.p, self.power, head=self.head)  # step 2
+            collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
+            loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
+            self.scores_ = gradient_norms(self.model, loader, self.p, self.power, head=self.head)  # step 2
             if self.args.process_index == 0:
                 write_arrays(kept, scores=self.scores_.numpy())
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
@@ -97,7 +106,7 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
             args.num_train_epochs, args.max_steps = self.biased_epochs, -1
         args.load_best_model_at_end = False
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        biased = Trainer(
+        biased = library.Trainer(
             self.model,
             args,
             data_collator=self.data_collator,
@@ -108,19 +117,13 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
             compute_metrics=self.compute_metrics,
             preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
         )
-        last = get_last_checkpoint(args.output_dir) if resuming else None
-        biased.train(resume_from_checkpoint=last)
+        biased.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if resuming else None)
 
     def _gce(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """GCE over the rows of a step, which may be made of several batches."""
+        """GCE over the samples of a step, which may be made of several batches."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         losses = generalised_cross_entropy(logits, labels.view(-1), self.alpha)
         return losses.mean() if num_items_in_batch is None else losses.sum() / num_items_in_batch
-
-    def _rows(self) -> DataLoader[Any]:
-        """The training rows in order, as the model is given them."""
-        collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
-        return DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.sampler_ is None:
@@ -128,41 +131,14 @@ class DebiasedTrainer(Trainer):  # type: ignore[misc]
         return self.sampler_
 
 
-class OwnSampler(TrainerCallback):  # type: ignore[misc]
+class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]
     """Stops a training whose loader does not draw by the trainer's scores."""
 
     def __init__(self, trainer: DebiasedTrainer) -> None:
-        self.trainer, self.epoch = trainer, -1
+        self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look for the sampler below whatever accelerate wrapped the loader in."""
-        if self.trainer.sampler_ is not None and self.trainer.sampler_ not in samplers(train_dataloader):
-            kinds = ", ".join(type(each).__name__ for each in samplers(train_dataloader)) or "none"
-            raise Problem(
-                f"the sampler of DebiasedTrainer is not in use (the loader has: {kinds}): something replaced it; do "
-                "not override get_train_dataloader, and leave train_sampling_strategy as it is"
-            )
-
-
-def samplers(loader: Any) -> list[Any]:
-    """Every sampler in a loader, from the outermost to the one that chooses rows."""
-    found: list[Any] = []
-    waiting = [loader]
-    while waiting:
-        each = waiting.pop(0)
-        inner = [getattr(each, name, None) for name in ("base_dataloader", "batch_sampler", "sampler")]
-        fresh = [part for part in inner if part is not None and not any(part is known for known in found)]
-        found += fresh
-        waiting += fresh
-    return found
-
-
-def read_scores(path: Path, rows: int) -> Tensor | None:
-    """The scores that an interrupted training left, None where it left none."""
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as kept:
-        scores = torch.from_numpy(kept["scores"])
-    if len(scores) != rows:
-        raise Misuse(f"{path} has scores of {len(scores)} rows, but train_dataset has {rows}; use another output_dir")
-    return scores
+        if self.trainer.sampler_ is not None:
+            remedy = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
+            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", remedy)
