@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = [("debiaser", name) for name in debiaser.__all__ if not name.startswith("_")]
 ADAPTERS = [
     ("debiaser.integrations.lightning", "DebiasedSampling"),
-    ("debiaser.integrations.ray", "score_dataset"),
     ("debiaser.integrations.sklearn", "DebiasedClassifier"),
     ("debiaser.integrations.transformers", "DebiasedTrainer"),
 ]
@@ -82,7 +81,7 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
         text = page.read_text()
         fetched = re.findall(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)", text)
         assert not fetched, f"{page.name} fetches {fetched}"
-        assert not re.search(r"<!-- (?:readme|examples|datasets|sources|options|rooms)", text), (
+        assert not re.search(r"<!-- (?:readme|examples|datasets|sources|options|rooms|pgd)", text), (
             f"{page.name}: a mark was left as it is"
         )
 
@@ -106,6 +105,23 @@ def test_the_reference_has_every_public_name_and_every_command(site: Path) -> No
             assert f'id="debiaser.{name}"' in reference, f"{name} is not in the reference"
     for name in get_command(app).commands:
         assert f">debiaser {name}" in commands, f"{name} is not among the commands"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")], ids=str)
+def test_files_that_are_named_are_there(page: Path | str) -> None:
+    """Those of the package below it or, where no folder is named, below the room of the paragraph."""
+    for paragraph in (ROOT / page).read_text().split("\n\n"):
+        room = re.match(r"\*\*(\w+)\*\*", paragraph)
+        for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|/))`", paragraph):
+            folders = [ROOT, ROOT / "src" / "debiaser", *([ROOT / "src" / "debiaser" / room[1]] if room else [])]
+            assert name == "utils.py" or any((folder / name).exists() for folder in folders), f"{page} names {name}"
+
+
+def test_pgd_in_three_lines_is_cut_out_of_the_source(site: Path) -> None:
+    code = re.search(r"<pre>.*?</pre>", (site / "architecture.html").read_text(), re.DOTALL)
+    lines = re.sub(r"<[^>]+>", "", code[0] if code else "").replace("&quot;", '"').strip().splitlines()
+    source = (ROOT / "src" / "debiaser" / "methods" / "pgd.py").read_text()
+    assert len(lines) == 3 and all(line in source for line in lines)
 
 
 def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> None:

@@ -148,7 +148,16 @@ def rooms() -> str:
     return "\n".join(lines)
 
 
+def pgd() -> str:
+    """The three steps of PGD, cut out of its source, where comments number them."""
+    source = (ROOT / "src" / "debiaser" / "methods" / "pgd.py").read_text()
+    steps = [line.strip() for line in source.splitlines() if re.search(r"# step \d", line)]
+    assert [step.partition("# step ")[2][0] for step in steps] == ["1", "2", "3"], "methods/pgd.py numbers its steps"
+    return "\n".join(["```python", *steps, "```"])
+
+
 LISTS: dict[str, Callable[[], str]] = {
+    "<!-- pgd -->": pgd,
     "<!-- examples -->": tutorials,
     "<!-- datasets -->": datasets,
     "<!-- sources -->": sources,
