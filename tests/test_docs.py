@@ -112,7 +112,7 @@ def test_files_that_are_named_are_there(page: Path | str) -> None:
     """Those of the package below it or, where no folder is named, below the room of the paragraph."""
     for paragraph in (ROOT / page).read_text().split("\n\n"):
         room = re.match(r"\*\*(\w+)\*\*", paragraph)
-        for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|/))`", paragraph):
+        for name in re.findall(r"`((?:[\w.]+/)*\w+\.py)`", paragraph):
             folders = [ROOT, ROOT / "src" / "debiaser", *([ROOT / "src" / "debiaser" / room[1]] if room else [])]
             assert name == "utils.py" or any((folder / name).exists() for folder in folders), f"{page} names {name}"
 
