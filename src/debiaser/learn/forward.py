@@ -1,4 +1,4 @@
-"""The linear layer that a network ends in: found by watching one pass, and checked in every pass."""
+"""A network and what it makes of data: calling it on any batch, its last linear layer, one pass over a dataset."""
 
 import inspect
 import random
@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from debiaser.data.split import Batch, Split, each_tensor
 from debiaser.errors import Misuse, Problem
 
-# --- Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
+# Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
 
 LABELS = ("labels", "label")  # where a dictionary keeps the class number
 
@@ -75,14 +75,12 @@ def logits_of(output: Any) -> Tensor:
 
 def call(model: nn.Module, x: Any, values: Mapping[str, Tensor] | None = None) -> Tensor:
     """The logits of a model for inputs of any kind, a dict passed by name; `values` stand in for parameters."""
-    args, named = ((), accepted(model, x)) if isinstance(x, Mapping) else ((x,), {})
-    return logits_of(functional_call(model, dict(values), args, dict(named)) if values else model(*args, **named))
-
-
-def accepted(model: nn.Module, x: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries that the model's forward names; all of them where it names none (a wrapper's `**kwargs`)."""
-    named = inspect.signature(bare(model).forward).parameters
-    return {name: value for name, value in x.items() if name in named} or x
+    args: tuple[Any, ...] = (x,)
+    named: dict[str, Any] = {}
+    if isinstance(x, Mapping):  # what the model's forward names; all where it names none (a wrapper's `**kwargs`)
+        accepted = inspect.signature(bare(model).forward).parameters
+        args, named = (), {name: value for name, value in x.items() if name in accepted} or dict(x)
+    return logits_of(functional_call(model, dict(values), args, named) if values else model(*args, **named))
 
 
 def at_least_single(x: Tensor) -> Tensor:
@@ -103,7 +101,7 @@ def check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
         )
 
 
-# --- Batches in dataset order from whatever people have: a Split, a Dataset of pairs or dictionaries, a DataLoader
+# Batches in dataset order from whatever people have: a Split, a Dataset of pairs or dictionaries, a DataLoader
 
 
 def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
@@ -116,19 +114,22 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
         yield from data.batches(batch_size) if len(data) else ()
         return
     loader = as_loader(data, batch_size)
-    rows = len(loader.dataset) if isinstance(loader.dataset, Sized) else None
-    first = 0
+    dataset = loader.dataset if isinstance(loader.dataset, Sized) else ()
+    rows, first = len(dataset), 0
     try:
         for item in in_order(loader):
             x, y = split_item(item)
             yield Batch(x, y, torch.arange(first, first + len(y)))
             first += len(y)
-    except IndexError as error:
-        if isinstance(loader.dataset, Sized) and len(loader.dataset) != rows:
-            raise changed_length(rows, len(loader.dataset)) from error
-        raise
-    if rows is not None and isinstance(loader.dataset, Sized) and not rows == first == len(loader.dataset):
-        raise changed_length(rows, first if first != rows else len(loader.dataset))
+    except IndexError:
+        if len(dataset) == rows:
+            raise
+    if isinstance(loader.dataset, Sized) and not rows == first == len(dataset):
+        raise Problem(
+            f"the dataset had {rows} rows when the pass began and gave {first if first != rows else len(dataset)}: "
+            "scores would belong to other rows; keep it unchanged (and its collate_fn from dropping rows) while it "
+            "is read"
+        )
 
 
 def in_order(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -149,14 +150,6 @@ def pieces(batch: Batch, size: int) -> Iterator[Batch]:
     """The batch in pieces of at most this many samples."""
     for first in range(0, len(batch), size):
         yield part_of(batch, slice(first, first + size))
-
-
-def changed_length(before: int | None, after: int) -> Problem:
-    """What to say of a dataset that is not the same from beginning to end."""
-    return Problem(
-        f"the dataset had {before} rows when the pass began and gave {after}: scores would belong to other rows; "
-        "keep it unchanged (and its collate_fn from dropping rows) while it is read"
-    )
 
 
 def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
@@ -223,6 +216,8 @@ def class_numbers(y: Any) -> Tensor:
     return labels.long()
 
 
+# The linear layer that a network ends in: found by watching one pass, and checked in every pass
+
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -236,16 +231,16 @@ def width(layer: nn.Module) -> int:
     return int(layer.weight.shape[0])  # type: ignore[index]
 
 
-def plain_output(layer: nn.Module, entering: Tensor) -> Tensor:
-    """What a linear layer gives if it is nothing else: a subclass or a hook may normalise or scale."""
+def only_multiplies(layer: nn.Module, entering: Tensor, out: Tensor) -> bool:
+    """Whether a linear layer gave what it gives if it is nothing else: a subclass or a hook may normalise or scale.
+
+    Up to rounding; outputs that are not finite are for others to judge.
+    """
     kind = next(each for each in (nn.Linear, *CONVOLUTIONS) if isinstance(layer, each))
-    return kind.forward(layer, entering)  # type: ignore[arg-type]
-
-
-def close(one: Tensor, two: Tensor) -> bool:
-    """Whether two outputs of a layer differ by rounding at most; those that are not finite are for others to judge."""
-    tolerance = 1e-4 + 16 * max(torch.finfo(one.dtype).eps, torch.finfo(two.dtype).eps)
-    apart, largest = (one.float() - two.float()).abs(), two.float().abs().amax()
+    alike = entering.to(layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
+    plain = kind.forward(layer, alike)  # type: ignore[arg-type]
+    tolerance = 1e-4 + 16 * max(torch.finfo(out.dtype).eps, torch.finfo(plain.dtype).eps)
+    apart, largest = (out.float() - plain.float()).abs(), plain.float().abs().amax()
     return not bool((apart > tolerance * largest).any())
 
 
@@ -332,30 +327,6 @@ def linear_names(model: nn.Module) -> list[str]:
     return names if len(names) <= 6 else ["...", *names[-5:]]
 
 
-def named_head(model: nn.Module, head: nn.Module | str | None, x: Any) -> nn.Module:
-    """The head that was named, or the one that is found."""
-    if head is None:
-        return find_head(bare(model), x, shifted=True)
-    layer = by_name(model, head) if isinstance(head, str) else head
-    if not any(module is layer for module in model.modules()):
-        raise Problem("the layer given as head= is not a part of this model; pass one of its layers, or a name")
-    if not is_linear(layer):
-        raise Problem(
-            f"head= is a {type(layer).__name__}, not a linear layer; the linear ones: {', '.join(linear_names(model))}"
-        )
-    return layer
-
-
-def by_name(model: nn.Module, name: str) -> nn.Module:
-    """The layer of this name, as the network itself or its wrapper calls it."""
-    for root in (bare(model), model):
-        try:
-            return root.get_submodule(name)
-        except AttributeError:
-            continue
-    raise Problem(f"the model has no layer '{name}'; its linear layers: {', '.join(linear_names(bare(model))) or '-'}")
-
-
 @dataclass
 class Head:
     """The last layer of a network, and whether its output is known to be a plain product of input and weight."""
@@ -366,9 +337,21 @@ class Head:
 
     @classmethod
     def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
-        """The head that was named, or the one that is found."""
-        layer = named_head(model, head, x)
-        return cls(layer, next(name for name, module in bare(model).named_modules() if module is layer))
+        """The head that was given or named (as the network or its wrapper calls it), or the one that is found."""
+        network = bare(model)
+        linear = ", ".join(linear_names(network)) or "-"
+        if head is None:
+            head = find_head(network, x, shifted=True)
+        names = {**dict(model.named_modules()), **dict(network.named_modules())}
+        layer = names.get(head) if isinstance(head, str) else head
+        if layer is None:
+            raise Problem(f"the model has no layer '{head}'; its linear layers: {linear}")
+        name = next((name for name, module in network.named_modules() if module is layer), None)
+        if name is None:
+            raise Problem("the layer given as head= is not a part of this model; pass one of its layers, or a name")
+        if not is_linear(layer):
+            raise Problem(f"head= is a {type(layer).__name__}, not a linear layer; the linear ones: {linear}")
+        return cls(layer, name)
 
     def features_and_logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """(b, h) and (b, k) of one pass, checked: the logits are a linear map of one feature per sample."""
@@ -392,8 +375,7 @@ class Head:
             )
         if not (same(out, logits) or same_but_for_shifts(out, logits)):
             raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
-        alike = entering.to(self.layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
-        if not self.is_proven and not close(out, plain_output(self.layer, alike)):
+        if not self.is_proven and not only_multiplies(self.layer, entering, out):
             raise self.unfit("changes its input, its weight or its output beside the product of the two")
         self.is_proven = True
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
@@ -407,9 +389,7 @@ class Head:
         )
 
 
-# --- The one look: what a network makes of every row, batch by batch, and the linear layer that it ends in
-
-__all__ = ["Outputs", "call", "collect", "evaluating", "find_head", "look", "predict", "reduce"]
+# The one look: what a network makes of every sample, batch by batch
 
 
 @dataclass(frozen=True)
