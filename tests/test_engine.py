@@ -181,7 +181,7 @@ def test_only_one_loop() -> None:
     """A loss is back-propagated in one file of the package; another writes out what others do, to compare speeds."""
     source = Path(engine.__file__).parents[1]
     users = {str(path.relative_to(source)) for path in source.rglob("*.py") if ".backward()" in path.read_text()}
-    assert users == {"learn/engine.py", "paper/speed/ways.py"}
+    assert users == {"learn/engine.py", "paper/speed.py"}
 
 
 def test_an_input_that_is_no_number_is_named(tiny_task: Callable[..., Task]) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from debiaser.errors import Problem
 from debiaser.io import locked, write_bytes
@@ -46,20 +47,15 @@ def add_state(digest: hashlib.blake2b, state: Mapping[str, Any]) -> None:
             digest.update(repr(each).encode())
 
 
-def saved(state: Mapping[str, Any], **plain: Any) -> bytes:
-    """The content of a safetensors file, with plain values as JSON in its header."""
+def write_tensors(path: Path, state: Mapping[str, Any], **plain: Any) -> None:
+    """A safetensors file, atomically, with plain values as JSON in its header."""
     other = [name for name, each in state.items() if not isinstance(each, Tensor)]
     if other:
         raise Problem(
             f"the network keeps something that is no tensor under '{other[0]}' (its get_extra_state), and files hold "
             "tensors only; make it a tensor, or leave it out of the state"
         )
-    return save(detached(state), {"plain": json.dumps(plain)})
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], **plain: Any) -> None:
-    """A safetensors file, atomically, with plain values as JSON in its header."""
-    write_bytes(path, saved(tensors, **plain))
+    write_bytes(path, save(detached(state), {"plain": json.dumps(plain)}))
 
 
 def read_tensors(path: Path) -> State:
@@ -128,32 +124,24 @@ class Checkpoints:
                 shutil.rmtree(self.folder / key, ignore_errors=True)
 
 
-def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under names that begin with `prefix.`."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+def training_state(objective: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """The state of an objective and of its optimiser under flat names: objective.NAME, optimizer.PARAMETER.NAME."""
+    state = {f"objective.{name}": each for name, each in objective.state_dict().items()}
+    for number, values in optimizer.state_dict()["state"].items() if optimizer else ():
+        state |= {f"optimizer.{number}.{name}": each for name, each in values.items() if isinstance(each, Tensor)}
+    return state
 
 
-def unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix.`, under the rest of their names."""
-    start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: `<parameter>.<name>`."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{number}.{name}": value
-        for number, values in state.items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put named tensors back into a fresh optimiser."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, _, what = name.partition(".")
-        state.setdefault(int(number), {})[what] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+def restore(objective: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put what `training_state` gave back into an objective and a fresh optimiser."""
+    own: dict[str, Any] = {}
+    moments: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for name, each in state.items():
+        kind, _, rest = name.partition(".")
+        if kind == "objective":
+            own[rest] = each
+        else:
+            number, _, what = rest.partition(".")
+            moments[int(number)][what] = each
+    objective.load_state_dict(own)
+    optimizer.load_state_dict({"state": dict(moments), "param_groups": optimizer.state_dict()["param_groups"]})

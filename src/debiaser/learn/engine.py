@@ -14,7 +14,7 @@ from debiaser.data.augment import Augmentation
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.io import derive, torch_stream
-from debiaser.learn.checkpoint import Checkpoint, State, optimizer_tensors, prefixed, restore_optimizer, unprefixed
+from debiaser.learn.checkpoint import Checkpoint, restore, training_state
 from debiaser.learn.distributed import ALONE, Processes, Sharing, check_size, sharing
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
@@ -65,7 +65,9 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
     objective.to(stage.device)
     optimizer = new_optimizer(recipe, objective)
     saved = processes.from_main(checkpoint.load)
-    history: list[Row] = restore(objective, optimizer, saved) if saved else []
+    history: list[Row] = saved.plain["history"] if saved else []
+    if saved:
+        restore(objective, optimizer, saved.tensors)
     sampler = stage.sampler or Shuffle(len(stage.split), stage.seed)
     last = recipe.epochs if until is None else min(until, recipe.epochs)
     if len(history) < last:
@@ -74,21 +76,10 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
         with torch.random.fork_rng(devices=[]), told as advance:
             for epoch in range(len(history), last):
                 history.append(run_epoch(objective, optimizer, stage, sampler, epoch, advance))
-                if not processes.main:
-                    continue
-                tensors = prefixed("objective", objective.state_dict())
-                if epoch + 1 < recipe.epochs:
-                    tensors |= prefixed("optimizer", optimizer_tensors(optimizer))
-                checkpoint.save(tensors, history=history)
+                if processes.main:
+                    unfinished = optimizer if epoch + 1 < recipe.epochs else None
+                    checkpoint.save(training_state(objective, unfinished), history=history)
     objective.eval()
-    return history
-
-
-def restore(objective: Objective, optimizer: torch.optim.Optimizer, saved: State) -> list[Row]:
-    """The history so far; objective and optimiser are as they were at its end."""
-    objective.load_state_dict(unprefixed("objective", saved.tensors))
-    restore_optimizer(optimizer, unprefixed("optimizer", saved.tensors))
-    history: list[Row] = saved.plain["history"]
     return history
 
 
