@@ -190,18 +190,20 @@ def leaves(tree: Any, above: str = "") -> list[str]:
 
 
 class Outline(HTMLParser):
-    """The ids and headings of a page."""
+    """The ids and headings of a page; not the ids inside figures, which whatever draws them makes up."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.ids: set[str] = set()
         self.headings: list[str] = []
-        self.inside = False
+        self.inside, self.figures = False, 0
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note the id, and whether a heading begins."""
-        self.ids |= {value for name, value in attrs if name == "id" and value}
+        if not self.figures:
+            self.ids |= {value for name, value in attrs if name == "id" and value}
+        self.figures += tag == "svg"
         if re.fullmatch("h[1-6]", tag):
             self.inside = True
             self.headings.append(f"{tag} ")
@@ -209,6 +211,7 @@ class Outline(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """A heading ends."""
         self.inside &= not re.fullmatch("h[1-6]", tag)
+        self.figures -= tag == "svg"
 
     def handle_data(self, data: str) -> None:
         """The words of a heading."""
