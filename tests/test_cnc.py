@@ -156,7 +156,7 @@ def test_clusters_are_named_after_labels(monkeypatch):
     labels, slices = labelled(300, 3)
     points = 10 * np.eye(3)[slices] + 0.1 * numpy_stream(0, "points").normal(size=(300, 3))
     outputs = Outputs(torch.from_numpy(points), torch.zeros(300, 3), torch.from_numpy(labels))
-    assert np.array_equal(cnc.clustered(outputs, 0), slices)
+    assert np.array_equal(CNC(slice_by="features").slices(outputs, 0), slices)
 
 
 def test_slices_are_part_of_the_key():

@@ -192,4 +192,4 @@ def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_p
         METHODS["pgd"](joint=True, p=1).fit(other)
     task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
     assert same(alone, weights(joint.fit(task)))
-    assert task.journal.owned == task.journal.stages
+    assert all(task.journal.stages.values())

@@ -13,9 +13,9 @@ from debiaser import Disen, gradient_norms
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
-from debiaser.learn.forward import evaluating, find_head, predict
+from debiaser.learn.forward import evaluating, find_head, predict, without_head
 from debiaser.learn.recipe import Recipe
-from debiaser.methods.disen import Disentangled, Disentangling, beheaded
+from debiaser.methods.disen import Disentangled, Disentangling
 from debiaser.methods.task import Task
 from kills import check_resumed
 from two_stages import same
@@ -190,8 +190,8 @@ def test_the_encoder_gives_what_entered_the_head() -> None:
     x, expected = torch.randn(3, 5), []
     network[2].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
     network(x)
-    encoder, head = beheaded(network, x)
-    assert head.weight.shape == (4, 7) and torch.equal(encoder(x), expected[0])
+    encoder, weight = without_head(network, x)
+    assert weight.shape == (4, 7) and torch.equal(encoder(x), expected[0])
 
 
 class Reshaping(nn.Module):
@@ -208,7 +208,7 @@ class Reshaping(nn.Module):
 
 def test_a_network_that_cannot_do_without_its_head_is_refused() -> None:
     with pytest.raises(Problem, match="without its head 'fc'"):
-        beheaded(Reshaping(), torch.randn(2, 8))
+        without_head(Reshaping(), torch.randn(2, 8))
 
 
 def test_end_to_end_and_interrupted(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
@@ -225,14 +225,19 @@ def test_end_to_end_and_interrupted(tiny_task: Callable[..., Task], tmp_path: Pa
     assert not same(model, Disen(swap_from=1).fit(tiny_task(recipe=recipe))), "swapping changes nothing"
 
 
-def test_the_start_is_the_seeds_and_the_four_parts_differ(tiny_task: Callable[..., Task]) -> None:
-    (intrinsic, bias), (head, bias_head) = Disen().start(tiny_task())
+def test_the_start_is_the_seeds_and_the_four_parts_differ(
+    tiny_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Disentangling] = []
+    monkeypatch.setattr(Task, "fit", lambda self, objective, stage, **_: starts.append(objective))
+    Disen().fit(tiny_task())
     torch.manual_seed(99)  # what was drawn before does not matter
     before = torch.get_rng_state()
-    (_, _), (again, _) = Disen().start(tiny_task())
-    assert torch.equal(head.weight, again.weight) and torch.equal(before, torch.get_rng_state())
-    assert not torch.equal(head.weight, bias_head.weight) and head.weight.shape == (10, 128)
-    assert not torch.equal(intrinsic.body[0].weight, bias.body[0].weight)
+    Disen().fit(tiny_task())
+    (start, again), head = starts, starts[0].model.head
+    assert torch.equal(head.weight, again.model.head.weight) and torch.equal(before, torch.get_rng_state())
+    assert not torch.equal(head.weight, start.bias_head.weight) and head.weight.shape == (10, 128)
+    assert not torch.equal(start.model.intrinsic.body[0].weight, start.model.bias.body[0].weight)
 
 
 def test_every_field_is_in_the_representation_that_keys_the_stage() -> None:

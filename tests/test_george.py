@@ -20,7 +20,7 @@ def hard_corner() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def hard(parents, pieces, losses, points, valid=None) -> list[int]:
-    return hard_pieces(parents, pieces, losses, Silhouettes(points, 0), valid)
+    return hard_pieces(parents, pieces, losses, Silhouettes(points, 0), valid).tolist()
 
 
 def test_a_hard_corner_stands_alone():
@@ -36,7 +36,7 @@ def test_a_hard_corner_stands_alone():
     assert hard(parents[few], pieces[few], losses[few], points[few]) == [], "24 samples"
     unseen = Silhouettes(points, 0)
     unseen.rows, unseen.distances = np.flatnonzero(~corner), unseen.distances[~corner][:, ~corner]
-    assert hard_pieces(parents, pieces, losses, unseen, None) == [], "nothing of it was looked at"
+    assert hard_pieces(parents, pieces, losses, unseen, None).tolist() == [], "nothing of it was looked at"
 
 
 def test_clusters_of_a_class(monkeypatch):

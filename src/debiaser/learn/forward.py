@@ -321,6 +321,25 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     return found[0]
 
 
+def without_head(model: nn.Module, x: Any) -> tuple[nn.Module, Tensor]:
+    """The network, changed to give the features that enter its last layer, and the weight of that layer."""
+    with evaluating(model):
+        head = find_head(model, x)
+        weight: Tensor = head.weight  # type: ignore[assignment]
+        path = next(name for name, module in model.named_modules() if module is head)
+        if path:
+            above, _, name = path.rpartition(".")
+            setattr(model.get_submodule(above), name, nn.Identity())
+        else:  # the network is nothing but its head
+            model = nn.Identity()
+        if call(model, x).flatten(1).shape[1] != weight.shape[1]:
+            raise Problem(
+                f"without its head '{path}' the network does not give the {weight.shape[1]} features that enter it; "
+                "take a network that ends in its head"
+            )
+    return model, weight
+
+
 def linear_names(model: nn.Module) -> list[str]:
     """The names of the layers that can be a head; of many, the last ones."""
     names = [name or "(the model itself)" for name, module in model.named_modules() if is_linear(module)]

@@ -33,8 +33,7 @@ def find_method(name: str) -> type:
     if not file.is_file():
         raise Misuse(f"no file {file} to take the method {wanted} from; check the path")
     spec = importlib.util.spec_from_file_location(f"own_method_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise Misuse(f"{file} is not a Python file; give path/to/file.py:Class")
+    assert spec and spec.loader  # it ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up by name
     try:

@@ -49,9 +49,7 @@ class CNC(Method):
         check_layout(labels, size, self.tasks)
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
         with task.journal.timed("groups"):
-            outputs = task.outputs(reference)
-            by_prediction = self.slice_by == "prediction"
-            slices = outputs.logits.argmax(1).numpy() if by_prediction else clustered(outputs, task.seed)  # stage 2
+            slices = self.slices(task.outputs(reference), task.seed)  # stage 2
         task.journal.note("slice", slices)
         task.journal.note("error", (slices != labels).astype(np.int8))
         fresh = task.new_model("second")
@@ -59,6 +57,20 @@ class CNC(Method):
             head = find_head(fresh, task.train.batch(torch.arange(2)).x)
         sampler = TaskSampler(labels, slices, size, self.tasks, task.seed)
         return task.fit(Contrast(fresh, head, self), "debiased", sampler)  # stage 3
+
+    def slices(self, outputs: Outputs, seed: int) -> Groups:
+        """(n,) the class predicted, or the cluster of the features, of as many as classes, named like most labels."""
+        if self.slice_by == "prediction":
+            return outputs.logits.argmax(1).numpy()
+        from scipy.optimize import linear_sum_assignment
+        from sklearn.metrics import confusion_matrix
+
+        features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
+        points, _ = reduce_features(features, features[:0], "umap", 2, stream_seed(seed, "cnc", "reduce"))
+        clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), STARTS)(points)
+        agreement = confusion_matrix(clusters, labels, labels=range(classes))
+        _, names = linear_sum_assignment(agreement, maximize=True)  # the best of all permutations, without trying them
+        return names[clusters].astype(np.int64)  # type: ignore[no-any-return]
 
 
 def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
@@ -70,19 +82,6 @@ def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
             f"a batch of {batch_size} is not {tasks} contrastive tasks of four equal parts: make batch_size a multiple "
             f"of {ROLES * tasks}, or change tasks"
         )
-
-
-def clustered(outputs: Outputs, seed: int) -> Groups:
-    """(n,) the cluster of each sample's features, of as many as classes, named to agree with most labels."""
-    from scipy.optimize import linear_sum_assignment
-
-    features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
-    points, _ = reduce_features(features, features[:0], "umap", 2, stream_seed(seed, "cnc", "reduce"))
-    clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), STARTS)(points)
-    agreement = np.zeros((classes, classes), np.int64)
-    np.add.at(agreement, (clusters, labels), 1)
-    _, names = linear_sum_assignment(agreement, maximize=True)  # the best of all permutations, without trying them
-    return names[clusters].astype(np.int64)  # type: ignore[no-any-return]
 
 
 class TaskSampler:

@@ -11,17 +11,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse
+from debiaser.learn import forward
 from debiaser.learn.engine import Row
-from debiaser.learn.forward import (
-    bare,
-    check_labels,
-    class_numbers,
-    device_of,
-    input_and_label,
-    predict,
-    random_state_kept,
-    split_item,
-)
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Method, Task
@@ -46,12 +37,12 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     if isinstance(dataset, Split):
         return dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return Split.of(dataset.tensors[0], class_numbers(dataset.tensors[1]))
+        return Split.of(dataset.tensors[0], forward.class_numbers(dataset.tensors[1]))
 
     def read(chosen: Tensor) -> Any:
-        return split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
+        return forward.split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
 
-    return Split(class_numbers([input_and_label(dataset[row])[1] for row in range(len(dataset))]), read)
+    return Split(forward.class_numbers([forward.input_and_label(dataset[row])[1] for row in range(len(dataset))]), read)
 
 
 def debias(
@@ -86,10 +77,10 @@ def debias(
         raise Misuse(f"method cannot be {method!r}; give a method with its fields, as in method=PGD(p=1)")
     if not isinstance(recipe, Recipe | None):
         raise Misuse(f"recipe cannot be {recipe!r}; give a Recipe, as in recipe=Recipe(epochs=10)")
-    split, device = as_split(dataset), device_of(model)
-    with random_state_kept(device):
-        logits = predict(bare(model), [split.batch(torch.arange(min(2, len(split))))], device)
-    check_labels(split.y, logits.reshape(len(logits), -1).shape[1], torch.arange(len(split)))
+    split, device = as_split(dataset), forward.device_of(model)
+    with forward.random_state_kept(device):
+        logits = forward.predict(forward.bare(model), [split.batch(torch.arange(min(2, len(split))))], device)
+    forward.check_labels(split.y, logits.reshape(len(logits), -1).shape[1], torch.arange(len(split)))
     task = Task(split, lambda _: copy.deepcopy(model), recipe or Recipe(), seed, device=device)
     trained = (method or PGD()).fit(task)
     scores = task.journal.vectors.get("score")

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.errors import Problem
 from debiaser.io import derive
-from debiaser.learn.forward import call, evaluating, find_head
+from debiaser.learn.forward import call, without_head
 from debiaser.learn.losses import Objective, RowAverage, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Method, Task, bounded
 
@@ -37,22 +36,17 @@ class Disen(Method):
 
     def fit(self, task: Task) -> nn.Module:
         """The intrinsic head on the features of both encoders."""
-        (intrinsic, bias), (head, bias_head) = self.start(task)
+        x = next(task.train.batches(2)).to(task.device).x
+        intrinsic, weight = without_head(task.new_model("debiased").to(task.device), x)
+        bias, _ = without_head(task.new_model().to(task.device), x)
+        classes, width = weight.shape[:2]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(task.seed, "init", "heads"))
+            head, bias_head = (nn.Linear(2 * width, classes).to(weight.dtype) for _ in range(2))
         objective = Disentangling(Disentangled(intrinsic, bias, head), bias_head, task.train.y, self)
         task.fit(objective, "disen", length=self.length * task.recipe.single_stage)
         task.journal.note("weight", objective.weights())
         return objective.model
-
-    def start(self, task: Task) -> tuple[list[nn.Module], list[nn.Module]]:
-        """Two encoders and two heads, intrinsic first, each with a start of its own."""
-        x = next(task.train.batches(2)).to(task.device).x
-        names = ("debiased", "model")  # of the intrinsic and the bias encoder, as in LfF and PGD
-        encoders, removed = zip(*(beheaded(task.new_model(name).to(task.device), x) for name in names), strict=True)
-        classes, width = removed[0].weight.shape[:2]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(task.seed, "init", "heads"))
-            heads: list[nn.Module] = [nn.Linear(2 * width, classes).to(removed[0].weight.dtype) for _ in names]
-        return list(encoders), heads
 
 
 class Disentangled(nn.Module):
@@ -111,22 +105,3 @@ class Disentangling(Objective):
     def weights(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """(b,) the weight that these samples (without: all) have by now."""
         return relative_difficulty(self.bias_losses, self.intrinsic_losses, rows)
-
-
-def beheaded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nn.Module]:
-    """The network with its linear head replaced by nothing, and that head."""
-    with evaluating(model):
-        head = find_head(model, x)
-        width = int(head.weight.shape[1])  # type: ignore[index]
-        path = next(name for name, module in model.named_modules() if module is head)
-        if path:
-            above, _, name = path.rpartition(".")
-            setattr(model.get_submodule(above), name, nn.Identity())
-        else:  # the network is nothing but its head
-            model = nn.Identity()
-        if call(model, x).flatten(1).shape[1] != width:
-            raise Problem(
-                f"without its head '{path}' the network does not give the {width} features that enter it; "
-                "take a network that ends in its head"
-            )
-    return model, head

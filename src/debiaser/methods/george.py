@@ -65,9 +65,8 @@ class GEORGE(Method):
 
         def of_class(label: int, rows: Groups) -> Groups:
             others = None if valid is None else valid.features[valid.labels == int(label)]
-            return self.class_clusters(
-                train.features[rows], losses[rows], others, stream_seed(task.seed, "george", label)
-            )
+            seed = stream_seed(task.seed, "george", label)
+            return self.class_clusters(train.features[rows], losses[rows], others, seed)
 
         return groups.within_classes(train.labels.numpy(), of_class)
 
@@ -96,15 +95,13 @@ class GEORGE(Method):
         return pieces, other_pieces
 
 
-def hard_pieces(
-    parents: Groups, pieces: Groups, losses: Losses, sampled: Silhouettes, valid: Groups | None
-) -> list[int]:
+def hard_pieces(parents: Groups, pieces: Groups, losses: Losses, sampled: Silhouettes, valid: Groups | None) -> Groups:
     """The pieces that stand alone: better separated than before the cut, as hard as their parent, and large enough.
 
     A piece of which nothing is in the sample does not; without validation data its size there does not count.
     """
     before, after = sampled.of(parents), sampled.of(pieces)
-    kept = []
+    kept: list[int] = []
     for piece in np.unique(pieces):
         inside, looked = pieces == piece, pieces[sampled.rows] == piece
         parent = parents == parents[inside][0]
@@ -115,5 +112,5 @@ def hard_pieces(
             and inside.sum() >= max(SMALLEST_SHARE * len(pieces), SMALLEST_ROWS)
             and (valid is None or (valid == piece).sum() >= SMALLEST_ROWS)
         ):
-            kept.append(int(piece))
-    return kept
+            kept.append(piece)
+    return np.array(kept, np.int64)

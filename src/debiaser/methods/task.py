@@ -78,16 +78,15 @@ class Method:
 
 @dataclass
 class Journal:
-    """What happened: vectors over the training samples, seconds per stage, one row per epoch, the keys of the stages.
+    """What happened: vectors over the training samples, seconds per stage, one row per epoch, and the stages' keys.
 
-    `owned`: the keys of those that no other run may use.
+    Each key says whether its stage is the run's own, which no other run may use.
     """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     history: list[engine.Row] = field(default_factory=list)
-    stages: list[str] = field(default_factory=list)
-    owned: list[str] = field(default_factory=list)
+    stages: dict[str, bool] = field(default_factory=dict)
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
         """Keep one number per training sample under this name."""
@@ -99,15 +98,6 @@ class Journal:
         started = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0) + time.perf_counter() - started
-
-    def add_stage(self, stage: str, key: str, history: list[engine.Row], owned: bool = False) -> None:
-        """Keep a stage's history; a stage that was continued replaces what was known of it."""
-        if key not in self.stages:
-            self.stages.append(key)
-        if owned and key not in self.owned:
-            self.owned.append(key)
-        self.history = [row for row in self.history if row["stage"] != stage] + history
-        self.seconds[stage] = sum(row["seconds"] for row in history)
 
 
 @dataclass
@@ -157,7 +147,10 @@ class Task:
         self.processes.agree(f"how stage '{stage}' begins", key)
         with self.processes.held(lambda: self.checkpoints.stage(key)) as checkpoint:
             history = engine.fit(objective, plan, checkpoint or Checkpoint(None), until)
-        self.journal.add_stage(stage, key, history, owned=bool(owner))
+        journal = self.journal
+        journal.stages[key] = bool(owner)
+        journal.seconds[stage] = sum(row["seconds"] for row in history)
+        journal.history = [row for row in journal.history if row["stage"] != stage] + history  # a stage that went on
         return objective.model
 
     def outputs(self, model: nn.Module, split: Split | None = None) -> Outputs:
@@ -167,7 +160,8 @@ class Task:
             found = collect(look(model, batches, device=self.device))
             return found.features, found.logits, found.labels
 
-        return Outputs(*self.processes.over(self.train if split is None else split, self.look_size, collected))
+        size = max(256, self.recipe.batch_size)
+        return Outputs(*self.processes.over(self.train if split is None else split, size, collected))
 
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
         """(n,) one number per training sample from one forward pass in eval mode, streamed."""
@@ -176,22 +170,17 @@ class Task:
     def measured(self, measure: Callable[[Iterator[Batch]], Iterable[Tensor]], augmented: bool = False) -> Tensor:
         """(n,) what `measure` gives for the training samples, part by part in their order; its time is noted."""
 
-        def augment(batch: Batch) -> Batch:
+        def prepared(batch: Batch) -> Batch:
             if not (augmented and self.augment):
                 return batch
             stream = torch_stream(self.seed, "score", "augment", int(batch.rows[0]))
             return replace(batch, x=self.augment(batch.x, stream))
 
-        with self.journal.timed("score"):
-            (result,) = self.processes.over(
-                self.train, self.look_size, lambda batches: (torch.cat(list(measure(map(augment, batches)))),)
-            )
-        return result
+        def whole(batches: Iterator[Batch]) -> tuple[Tensor]:
+            return (torch.cat(list(measure(map(prepared, batches)))),)
 
-    @property
-    def look_size(self) -> int:
-        """Samples per batch where nothing is learnt."""
-        return max(256, self.recipe.batch_size)
+        with self.journal.timed("score"):
+            return self.processes.over(self.train, max(256, self.recipe.batch_size), whole)[0]
 
 
 def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: str = "") -> str:

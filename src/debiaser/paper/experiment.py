@@ -156,7 +156,8 @@ def keep(
     result = results.new_result(spec, **found, environment=environment(str(task.device), spec.world_size))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    for key in dict.fromkeys([*task.journal.owned, *task.journal.stages[-1:]]):
+    stages = task.journal.stages
+    for key in dict.fromkeys([*(key for key, own in stages.items() if own), *list(stages)[-1:]]):
         task.checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
     return result
 
