@@ -3,53 +3,33 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TextIO
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO
 
 from debiaser.progress import listening
+
+if TYPE_CHECKING:  # rich is loaded when something is shown
+    from rich.progress import Progress, TaskID
 
 EVERY = 15.0  # seconds between plain progress lines
 LONG = 600.0  # seconds from which on the expected end is told
 EARLY = 0.01  # of the steps: before, the time left cannot be told
 
 
-class Reporter(Protocol):
-    """A listener that puts the name of the present run, if there is one, before what it shows."""
-
-    run: str
-
-    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None: ...
-
-
-class Silent:
-    """Shows nothing."""
+class Reporter:
+    """A listener that shows nothing; others put the name of the present run, if there is one, before what they show."""
 
     run = ""
 
     def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None: ...
 
 
-class Bars:
+class Bars(Reporter):
     """One bar per piece of work, with elapsed time and time left."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.run = progress, ""
+    def __init__(self, progress: "Progress") -> None:
+        self.progress = progress
         self.open: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:  # noqa: ARG002
@@ -61,13 +41,20 @@ class Bars:
             self.progress.refresh()
 
 
-class EndColumn(ProgressColumn):
-    """When a long piece of work is expected to end."""
+def new_bars() -> "Progress":
+    """Bars on standard error that also say when a long piece of work is expected to end."""
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
 
-    def render(self, task: Task) -> Text:
-        """`until 14:05`, or nothing for what takes minutes only."""
-        left = task.time_remaining
-        return Text(until(task.elapsed or 0.0, left) if left else "")
+    class End(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> Text:
+            left = task.time_remaining
+            return Text(until(task.elapsed or 0.0, left) if left else "")
+
+    columns = (rich.TextColumn("{task.description:<28}"), rich.BarColumn(), rich.TaskProgressColumn())
+    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn(), End())
+    return rich.Progress(*columns, *times, console=Console(stderr=True))
 
 
 @dataclass
@@ -79,11 +66,10 @@ class Begun:
     said: float
 
 
-class Lines:
+class Lines(Reporter):
     """A line when a piece of work begins, every few seconds, and when it ends."""
 
     def __init__(self) -> None:
-        self.run = ""
         self.open: dict[str, Begun] = {}
 
     def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
@@ -117,17 +103,11 @@ def amount(number: int, unit: str) -> str:
 @contextmanager
 def reporting(quiet: bool) -> Iterator[Reporter]:
     """Within, progress is shown in the way that fits where standard error goes."""
-    if quiet or not is_terminal(sys.stderr):
-        reporter: Reporter = Silent() if quiet else Lines()
+    bars = not quiet and is_terminal(sys.stderr)
+    with new_bars() if bars else nullcontext() as progress:
+        reporter = Bars(progress) if progress else Reporter() if quiet else Lines()
         with listening(reporter):
             yield reporter
-        return
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TaskProgressColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn(), EndColumn())
-    with Progress(*columns, *times, console=Console(stderr=True)) as progress:
-        bars = Bars(progress)
-        with listening(bars):
-            yield bars
 
 
 def label(run: str, what: str) -> str:
@@ -171,6 +151,9 @@ def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool, words: bool = False
 ) -> None:
     """A table: the first column to the left, numbers to the right; with `words`, all to the left."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if words or not number else "right", no_wrap=not number)

@@ -9,6 +9,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
+from debiaser.cli.console import reporting
 from debiaser.errors import Misuse, Problem, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
@@ -67,7 +68,6 @@ def audit(
 ) -> None:
     """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
     from debiaser.auditing import api
-    from debiaser.cli.console import reporting
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
@@ -116,7 +116,6 @@ def debias(
 ) -> None:
     """Audit, then train the controls and the debiased model, prove the difference, export the model."""
     from debiaser.auditing import api
-    from debiaser.cli.console import reporting
     from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
@@ -143,7 +142,6 @@ def predict(
 ) -> None:
     """Labels and probabilities from an exported model."""
     from debiaser.auditing.export import predict_inputs
-    from debiaser.cli.console import reporting
 
     with reporting(quiet):
         answered, unreadable = predict_inputs(model_dir, inputs, image, text)

@@ -11,6 +11,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
+from debiaser.cli.console import LONG, clock, duration, reporting, say, show_table
 from debiaser.errors import Misuse, Problem, known
 from debiaser.io import make_folder, replacing, write_json
 
@@ -123,7 +124,6 @@ def choose(name: str, on: str | None, only: str | None, rho: float | None) -> li
 
 def list_studies(as_json: bool) -> None:
     """Every study by the paper's label, with its claim."""
-    from debiaser.cli.console import show_table
     from debiaser.paper.studies import STUDIES
 
     if as_json:
@@ -137,19 +137,16 @@ def list_studies(as_json: bool) -> None:
 
 def show_commands(name: str, commands: list[list[str]], store: Any, as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
-
     tell_left_out(store)
     lines = [shlex.join(["debiaser", *words]) for words in commands]
     if as_json:
         print_json({"study": name, "commands": lines})
-        return
-    for line in lines:
-        typer.echo(line)
+    elif lines:
+        typer.echo("\n".join(lines))
 
 
 def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
     """What would run, and how long from past runs."""
-    from debiaser.cli.console import duration
     from debiaser.paper.studies.findings import expected_seconds
     from debiaser.report.tables import plural
 
@@ -186,7 +183,6 @@ def make(
     quiet: bool,
 ) -> list[Any]:
     """Make the missing runs with progress; what failed comes back."""
-    from debiaser.cli.console import LONG, clock, duration, say
     from debiaser.paper.studies.findings import add_fishers, expected_seconds, gather, make_runs
     from debiaser.report.tables import plural
 
@@ -242,7 +238,6 @@ def show(name: str, chosen: list[Any], store: Any, scale: Any, figures: Path | N
 
 def show_study(found: Found, to_stderr: bool) -> None:
     """One study on the screen."""
-    from debiaser.cli.console import show_table
     from debiaser.report.tables import plural, study_table
 
     show_table(f"{found['study']}: {found['title']}", *study_table(found), to_stderr)
@@ -266,7 +261,6 @@ def theory(
     debug: options.Debug = False,
 ) -> None:
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
-    from debiaser.cli.console import reporting, say
     from debiaser.learn.machine import environment
     from debiaser.paper.theory.evidence import gather
     from debiaser.paper.theory.statements import statements
@@ -324,7 +318,6 @@ def bench(
     """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
     from importlib.util import find_spec
 
-    from debiaser.cli.console import reporting, show_table
     from debiaser.paper.speed import chosen, measure
     from debiaser.report.speed import table, write_speed_page
 

@@ -7,6 +7,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
+from debiaser.cli.console import reporting, show_table
 from debiaser.errors import Misuse, Problem, known
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -142,7 +143,6 @@ def found_in(store: Any) -> list[dict[str, Any]]:
 
 def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet: bool, fresh: bool) -> list[Any]:
     """The finished runs of these specs, with progress; several processes make each of them together."""
-    from debiaser.cli.console import reporting
     from debiaser.learn.distributed import joined
     from debiaser.paper.experiment import run
 
@@ -164,7 +164,6 @@ def summarise(run: Any) -> dict[str, Any]:
 
 def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
     """The table of runs in the terminal."""
-    from debiaser.cli.console import show_table
     from debiaser.report.tables import summary_rows, text_table
 
     first = results[0]
@@ -180,36 +179,31 @@ def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
 group = typer.Typer(no_args_is_help=True, help="What data is here: list, get, check, show.")
 app.add_typer(group, name="data")
 SeedOfData = Annotated[int, typer.Option("--data-seed", help="Seed of the data.")]
+SHARES = ("percent", "published")
 Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; see `debiaser data list`.")]
 
 
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
-    from debiaser.cli.console import show_table
     from debiaser.data import DATASETS, holdings, sources, weights
 
     there = {name: sources.status(name, data) for name in sources.SETS}
     there |= {name: holdings.status(name, data, thorough=False) for name in holdings.HOLDINGS}
     models = {name: weights.status(name, data) for name in weights.WEIGHTS}
-    benchmarks = [
-        {
-            "name": name,
-            "about": source.about,
-            "needs": list(source.raw),
-            "ready": all(there[each].verified for each in source.raw),
-        }
-        for name, source in DATASETS.items()
-    ]
-    sets = [{"name": name, "about": each.title, "path": as_text(each.path)} for name, each in there.items()]
-    encoders = [{"name": name, "about": each.title, "path": as_text(each.path)} for name, each in models.items()]
+    ready = {name: all(there[each].verified for each in source.raw) for name, source in DATASETS.items()}
     if as_json:
+        benchmarks = [
+            {"name": name, "about": source.about, "needs": list(source.raw), "ready": ready[name]}
+            for name, source in DATASETS.items()
+        ]
+        sets, encoders = (
+            [{"name": name, "about": each.title, "path": as_text(each.path)} for name, each in found.items()]
+            for found in (there, models)
+        )
         print_json({"datasets": benchmarks, "raw": sets, "weights": encoders})
         return
-    rows = [
-        (str(each["name"]), str(each["about"]), "ready" if each["ready"] else f"debiaser data get {each['name']}")
-        for each in benchmarks
-    ]
+    rows = [(n, s.about, "ready" if ready[n] else f"debiaser data get {n}") for n, s in DATASETS.items()]
     show_table("Benchmarks", ("name", "what", "here"), rows, False)
     for title, found in (("Raw sets", there), ("Weights", models)):
         cells = [(n, s.title, as_text(s.path) or "-") for n, s in found.items()]
@@ -221,7 +215,6 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
-    from debiaser.cli.console import reporting
 
     with reporting(quiet):
         found = {each: str(keeper(each).fetch(each, data)) for each in raw_sets(name)}
@@ -242,7 +235,6 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.cli.console import show_table
     from debiaser.data import DATASETS
     from debiaser.paper.samples import portions, statistics
 
@@ -268,11 +260,9 @@ def check_data(
         ]
         show_table(name, columns, cells, False)
     if benchmark and traits:
-        kind = benchmark.classes[1]
-        shares = [(t["name"], f"{t['rows']:,}", percent(t["percent"]), percent(t["published"])) for t in traits]
-        show_table(
-            f"{name}: share of rows that are {kind}", ("identity", "rows", "percent", "published"), shares, False
-        )
+        title = f"{name}: share of rows that are {benchmark.classes[1]}"
+        shares = [(t["name"], f"{t['rows']:,}", *(percent(t[share]) for share in SHARES)) for t in traits]
+        show_table(title, ("identity", "rows", *SHARES), shares, False)
 
 
 @group.command("show")
@@ -327,7 +317,6 @@ def specify(name: str, rho: float | None, noise: float, data_seed: int, option: 
 
 def loaded(spec: Any, data: Path | None) -> Any:
     """The benchmark, with a bar for what is fetched, made or checked on the way."""
-    from debiaser.cli.console import reporting
     from debiaser.paper.experiment import load
 
     with reporting(quiet=False):
