@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of it."""
+"""Files that are whole or absent, locks, random streams by seed and name, and Python started once more."""
 
 import errno
 import hashlib
