@@ -12,11 +12,11 @@ from PIL import Image
 
 from debiaser.data.benchmarks import mnist
 from debiaser.data.images import decode
-from debiaser.data.own.checks import Survey, digests, groups, in_order, joined, near, new_survey, same, same_text
+from debiaser.data.own.checks import Survey, digests, joined, near, numbered, same, same_text
 
 
 def surveyed(arrays: list[np.ndarray]) -> Survey:
-    seen = new_survey(len(arrays))
+    seen = Survey.of(len(arrays))
     for row, pixels in enumerate(arrays):
         seen.drawing[row], seen.thumb[row] = digests(pixels)
         seen.sides[row] = pixels.shape[1::-1]
@@ -36,8 +36,7 @@ def test_sets_are_numbered_in_order_of_appearance() -> None:
     pairs = np.array([[4, 1], [1, 2]])
     assert joined(5, pairs).tolist() == [0, 1, 1, 2, 1]
     assert joined(3).tolist() == [0, 1, 2] and joined(0).tolist() == []
-    assert in_order(["b", "a", "b"]).tolist() == [0, 1, 0]
-    assert [rows.tolist() for rows in groups(np.array([0, 1, 0, 2, 1, 0]))] == [[0, 2, 5], [1, 4]]
+    assert numbered(["b", "a", "b"]).tolist() == [0, 1, 0]
     assert same(np.array([3, 1, 3, 3])).tolist() == [[0, 2], [2, 3]]
 
 
@@ -81,7 +80,7 @@ def test_flat_pictures_collide_only_where_they_are_equal(shade: int) -> None:
 
 @pytest.mark.long
 def test_the_search_is_not_quadratic() -> None:
-    seen = new_survey(100_000)  # one bucket: nothing was drawn
+    seen = Survey.of(100_000)  # one bucket: nothing was drawn
     seen.sides[:] = 32
     seen.thumb[:] = np.random.default_rng(0).integers(0, 256, (100_000, 1, 1, 3), np.uint8)
     started = time.process_time()

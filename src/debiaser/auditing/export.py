@@ -19,7 +19,7 @@ from debiaser.auditing.inputs import Subject, as_float, new_finetuned, new_netwo
 from debiaser.auditing.jobs import probabilities, read_model
 from debiaser.data.images import Files, Pictures
 from debiaser.data.own import READERS
-from debiaser.data.own.folder import is_picture
+from debiaser.data.own.folder import is_image
 from debiaser.data.own.table import find_input
 from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
@@ -227,7 +227,7 @@ def picture_paths(given: str, column: str | None) -> Iterator[str]:
     """The files behind one input."""
     path = Path(given)
     if path.is_dir():
-        yield from (str(each) for each in sorted(path.rglob("*")) if is_picture(each.name))
+        yield from (str(each) for each in sorted(path.rglob("*")) if is_image(each.name))
     elif path.suffix.lower() in TABLES:
         cells = find_input(READERS[path.suffix.lower()](path), "image", column)
         yield from (value if Path(value).is_absolute() else str(path.parent / value) for value in cells)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -18,9 +19,9 @@ from debiaser.data.own.checks import (
     check_classes,
     check_held_out,
     divided,
+    file_columns,
     labelled,
     name_columns,
-    picture_columns,
     readable,
     remarks,
     text_columns,
@@ -32,6 +33,7 @@ from debiaser.data.own.table import (
     Table,
     is_saved_dataset,
     read_csv,
+    read_frame,
     read_hub,
     read_parquet,
     read_saved,
@@ -106,14 +108,14 @@ class OwnData:
 
 
 def read_own(
-    source: str | Path,
+    source: str | Path | pd.DataFrame,
     columns: Columns = Columns(),  # noqa: B008 - frozen
     seed: int = 0,
     fractions: tuple[float, float] = (0.1, 0.2),
     need_test: bool = False,
     cache: Path | None = None,
 ) -> OwnData:
-    """The data behind a path or a hub name; what cannot be used is listed, what was decided is noted.
+    """The data in a DataFrame or behind a path or a hub name; what cannot be used is listed, what was decided is noted.
 
     Splits that are given are kept. A missing validation split is the first fraction of the training rows, a missing
     test split, where one is needed, the second fraction of all rows. `cache` is where the first look at pictures is
@@ -128,7 +130,7 @@ def read_own(
         check_held_out(split, labels)
     rows = rows.noting(*notes, *remarks(rows, labels, seen, unit, split))
     inputs = _inputs(rows, seen)
-    files = {} if seen is None else {**picture_columns(seen), **name_columns(rows.paths or [], labels.classes)}
+    files = {} if seen is None else {**file_columns(seen), **name_columns(rows.paths or [], labels.classes)}
     own_columns = {**files, **text_columns(rows.texts or []), **rows.columns}
     return OwnData(
         source=rows.source,
@@ -153,11 +155,11 @@ def read_own(
 
 
 def _inputs(rows: Rows, seen: Survey | None) -> Pictures | Texts:
-    if seen is None or rows.pictures is None:
+    if seen is None or rows.images is None:
         texts = rows.texts or []
         return Texts(texts, _digest("text", *texts))
     contents = _digest(f"letterbox {LETTERBOX}", seen.content.tobytes().hex())
-    return Pictures(rows.ids, rows.pictures, seen.sides, contents, seen.content)
+    return Pictures(rows.ids, rows.images, seen.sides, contents, seen.content)
 
 
 def _digest(*words: str) -> str:
@@ -168,8 +170,10 @@ def _digest(*words: str) -> str:
     return state.hexdigest()
 
 
-def _found(source: str | Path, columns: Columns) -> Rows:
-    """The rows of a source of whatever kind."""
+def _found(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
+    """The samples of a source of whatever kind."""
+    if isinstance(source, pd.DataFrame):
+        return read_table(read_frame(source), "a DataFrame", columns)
     if not str(source):  # as a path it would be the folder one stands in
         raise Misuse("the source is empty; name a folder of pictures, a table or a dataset")
     path = Path(source)

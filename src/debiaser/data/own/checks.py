@@ -1,10 +1,10 @@
-"""The steps between rows as they were found and rows that can be learnt from: each leaves out, and says so."""
+"""What is wrong with samples: unreadable images, copies, missing labels, classes that cannot be split."""
 
 import hashlib
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import ExifTags, Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -25,20 +26,23 @@ from debiaser.errors import Misuse, Problem
 from debiaser.io import write_arrays
 from debiaser.progress import task
 
-# --- The first look at every picture: readable or not, its size, its digests; remembered, so that it happens once
-
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 THUMB = 12  # the side of the colour thumbnail that near duplicates must share
 FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat parts gives no bits
-SIDE = 256  # pictures beyond twice this are decoded reduced, which moves their digests a little
+SIDE = 256  # images beyond twice this are decoded reduced, which moves their digests a little
 CHUNK = 1024
 SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
 VERSION = 2  # of what is kept: raise it when the look changes
+FACTS = ("picture format", "picture mode", "camera", "compression")
+FACT_LENGTH, REASON_LENGTH = 40, 160
+PENDING = "was not looked at"
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What was seen of n pictures, one entry each; `reason` is "" where the picture can be read."""
+    """The first look at n images, one entry each; `reason` is "" where the image can be read."""
 
     reason: npt.NDArray[np.str_]
     content: npt.NDArray[np.uint8]  # (n, 16) digest of the bytes
@@ -48,98 +52,59 @@ class Survey:
     windowed: npt.NDArray[np.bool_]
     facts: npt.NDArray[np.str_]  # (n, 4), see FACTS
 
+    @classmethod
+    def of(cls, n: int) -> "Survey":
+        """Room for n images, nothing seen yet."""
+        shapes = {"content": (16,), "thumb": (THUMB, THUMB, 3), "sides": (2,), "facts": (len(FACTS),)}
+        kinds = (f"<U{REASON_LENGTH}", np.uint8, np.uint64, np.uint8, np.int32, np.bool_, f"<U{FACT_LENGTH}")
+        return cls(*(np.zeros((n, *shapes.get(f.name, ())), k) for f, k in zip(fields(cls), kinds, strict=True)))
+
     def __len__(self) -> int:
         return len(self.reason)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Survey":
-        """What was seen of these rows."""
+    def take(self, rows: Ints) -> "Survey":
+        """What was seen of these images."""
         return Survey(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
-FACTS = ("picture format", "picture mode", "camera", "compression")
-FACT_LENGTH, REASON_LENGTH = 40, 160
-PENDING = "was not looked at"
-
-
-def new_survey(n: int) -> Survey:
-    """Room for n pictures, nothing seen yet."""
-    return Survey(
-        reason=np.zeros(n, f"<U{REASON_LENGTH}"),
-        content=np.zeros((n, 16), np.uint8),
-        drawing=np.zeros(n, np.uint64),
-        thumb=np.zeros((n, THUMB, THUMB, 3), np.uint8),
-        sides=np.zeros((n, 2), np.int32),
-        windowed=np.zeros(n, np.bool_),
-        facts=np.zeros((n, len(FACTS)), f"<U{FACT_LENGTH}"),
-    )
-
-
 def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
-    """What there is to see of each picture; what was seen before is remembered in `folder` under this name."""
+    """What there is to see of each image; what was seen before is remembered in `folder` under this name."""
     path = (folder or user_cache("reading")) / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
-    found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
+    found, stamps = Survey.of(len(contents)), np.zeros((len(contents), 16), np.uint8)
     kept = load_arrays(path) or {}
     known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
-    fresh: list[int] = []
+    fresh, again, places = list[int](), list[int](), list[int]()
     for row in range(len(contents)):
         try:
-            stamp = hashlib.blake2b(
-                f"{VERSION}\0{contents.stamp(row)}".encode(errors="surrogateescape"), digest_size=16
-            )
+            words = f"{VERSION}\0{contents.stamp(row)}".encode(errors="surrogateescape")
         except DecodeError as error:
             found.reason[row] = str(error)
             continue
-        stamps[row] = np.frombuffer(stamp.digest(), np.uint8)
-        if stamp.digest() not in known:
+        stamp = hashlib.blake2b(words, digest_size=16).digest()
+        stamps[row] = np.frombuffer(stamp, np.uint8)
+        if stamp in known:
+            again.append(row)
+            places.append(known[stamp])
+        else:
             fresh.append(row)
-    _recall(found, stamps, known, kept)
+    if again:
+        for each in fields(found):
+            getattr(found, each.name)[again] = kept[each.name][places]
     if fresh:
         try:
             _look_at(contents, fresh, found)
-        finally:
-            _remember(path, found, stamps)  # also when interrupted: what was seen need not be seen again
+        finally:  # also when interrupted: what was seen need not be seen again
+            seen = np.flatnonzero(stamps.any(1) & (found.reason != PENDING))
+            arrays = {each.name: getattr(found, each.name)[seen] for each in fields(found)}
+            with suppress(Problem):  # a cache that cannot be written costs time at the next run, nothing else
+                write_arrays(path, stamps=stamps[seen], **arrays)
     return found
-
-
-def look(content: bytes, found: Survey, row: int) -> None:
-    """Fills in what there is to see of one picture."""
-    found.content[row] = np.frombuffer(content_digest(content), np.uint8)
-    header = open_header(content)
-    exif = _exif(header)
-    found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size
-    found.facts[row] = [fact[:FACT_LENGTH] for fact in _facts(header, exif)]
-    decoded = decode(content, SIDE)
-    found.windowed[row] = decoded.windowed
-    found.drawing[row], found.thumb[row] = digests(decoded.pixels)
-
-
-def digests(pixels: Pixels) -> tuple[np.uint64, Pixels]:
-    """The difference hash of 9 x 8 grey cells, and a 12 x 12 colour thumbnail."""
-    image = Image.fromarray(pixels)
-    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
-    bits = np.packbits(grey[:, 1:] > grey[:, :-1] + FLAT)
-    return bits.view(np.uint64)[0], np.asarray(image.resize((THUMB, THUMB), Image.Resampling.BOX))
-
-
-def _facts(image: Image.Image, exif: Mapping[int, Any]) -> tuple[str, str, str, str]:
-    """Format, mode, camera and, for a JPEG, a name for its quantisation tables: what software leaves behind."""
-    words = [str(exif.get(tag, "")).strip("\0 ") for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
-    tables = getattr(image, "quantization", None)
-    compression = hashlib.blake2b(repr(tables).encode(), digest_size=4).hexdigest() if tables else ""
-    return image.format or "", image.mode, " ".join(filter(None, words)), compression
-
-
-def _exif(image: Image.Image) -> Mapping[int, Any]:
-    try:
-        return dict(image.getexif())
-    except Exception:  # EXIF blocks are broken in every imaginable way, and these facts are a courtesy
-        return {}
 
 
 def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
     def one(row: int) -> None:
         try:
-            look(contents.read(row), found, row)
+            _look(contents.read(row), found, row)
             found.reason[row] = ""
         except DecodeError as error:
             found.reason[row] = str(error)
@@ -154,65 +119,67 @@ def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
                 advance(len(part))
 
 
-def _recall(
-    found: Survey, stamps: npt.NDArray[np.uint8], known: dict[bytes, int], kept: Mapping[str, npt.NDArray[Any]]
-) -> None:
-    pairs = [(row, known[stamp.tobytes()]) for row, stamp in enumerate(stamps) if stamp.tobytes() in known]
-    if not pairs:
-        return
-    rows, places = np.array(pairs).T
-    for each in fields(found):
-        getattr(found, each.name)[rows] = kept[each.name][places]
+def _look(content: bytes, found: Survey, row: int) -> None:
+    """Fills in what there is to see of one image: sides, digests, and what software leaves behind in a file."""
+    found.content[row] = np.frombuffer(content_digest(content), np.uint8)
+    header = open_header(content)
+    try:
+        exif = dict(header.getexif())
+    except Exception:  # EXIF blocks are broken in every imaginable way, and these facts are a courtesy
+        exif = {}
+    found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size
+    camera = [str(exif.get(tag, "")).strip("\0 ") for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
+    tables = getattr(header, "quantization", None)
+    compression = hashlib.blake2b(repr(tables).encode(), digest_size=4).hexdigest() if tables else ""
+    facts = (header.format or "", header.mode, " ".join(filter(None, camera)), compression)
+    found.facts[row] = [fact[:FACT_LENGTH] for fact in facts]
+    decoded = decode(content, SIDE)
+    found.windowed[row] = decoded.windowed
+    found.drawing[row], found.thumb[row] = digests(decoded.pixels)
 
 
-def _remember(path: Path, found: Survey, stamps: npt.NDArray[np.uint8]) -> None:
-    seen = np.flatnonzero(stamps.any(1) & (found.reason != PENDING))
-    kept = found.take(seen)
-    with suppress(Problem):  # a cache that cannot be written costs time at the next run, nothing else
-        write_arrays(path, stamps=stamps[seen], **{each.name: getattr(kept, each.name) for each in fields(kept)})
+def digests(pixels: Pixels) -> tuple[np.uint64, Pixels]:
+    """The difference hash of 9 x 8 grey cells, and a 12 x 12 colour thumbnail."""
+    image = Image.fromarray(pixels)
+    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
+    bits = np.packbits(grey[:, 1:] > grey[:, :-1] + FLAT)
+    return bits.view(np.uint64)[0], np.asarray(image.resize((THUMB, THUMB), Image.Resampling.BOX))
 
 
-# --- The same thing twice: exact copies by digest, near copies by perceptual hash; nothing is compared with everything
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+# Duplicates: exact copies by digest, near copies by perceptual hash; nothing is compared with everything.
 
 BANDS = 4  # of 16 bits: hashes that differ in fewer than 4 bits share at least one, most that differ in 6 do
 BITS = 6
-WINDOW = 32  # neighbours compared in a bucket, ordered by brightness: bounds the work on sets of flat pictures
+WINDOW = 32  # neighbours compared in a bucket, ordered by brightness: bounds the work on sets of flat images
 GAP, FAINT = 0.08, 4.0  # by how much thumbnails may differ: root mean square over their own spread, and its least value
 SHAPE = 0.03  # relative difference of width / height
 COMPARED_AT_ONCE = 4096
-ONES = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Rows that hold the same thing; `across` where they lay on both sides of the given splits."""
+    """Samples that hold the same thing; `across` where they lay on both sides of the given splits."""
 
     ids: tuple[str, ...]
     across: bool
 
 
 def joined(n: int, *pairs: Ints) -> Ints:
-    """(n,) numbers of the sets that pairs (p, 2) of rows connect, counted from 0 in order of first appearance."""
+    """(n,) numbers of the sets that pairs (p, 2) of samples connect, counted from 0 in order of first appearance."""
     ends = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
     graph = coo_array((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(n, n))
-    _, found = connected_components(graph, directed=False)
-    return in_order(found)
+    return numbered(connected_components(graph, directed=False)[1])
 
 
-def in_order(keys: npt.NDArray[np.generic] | Sequence[str]) -> Ints:
+def numbered(keys: Any) -> Ints:
     """(n,) numbers of the distinct keys, counted from 0 in order of first appearance."""
-    _, first, number = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[number.reshape(-1)]
+    number: Ints = pd.factorize(np.asarray(keys))[0].astype(np.int64)
+    return number
 
 
-def same(keys: npt.NDArray[np.generic] | Sequence[str]) -> Ints:
-    """Pairs (p, 2) that chain the rows of equal keys."""
-    number = in_order(keys)
+def same(keys: Any) -> Ints:
+    """Pairs (p, 2) that chain the samples of equal keys."""
+    number = numbered(keys)
     order = np.argsort(number, kind="stable")
     equal = number[order][1:] == number[order][:-1]
     return np.stack([order[:-1][equal], order[1:][equal]], 1).astype(np.int64)
@@ -220,21 +187,19 @@ def same(keys: npt.NDArray[np.generic] | Sequence[str]) -> Ints:
 
 def same_text(texts: Sequence[str]) -> Ints:
     """Pairs of texts that are equal up to white space."""
-    return same(np.array([text_digest(text) for text in texts], "S16"))
-
-
-def text_digest(text: str) -> bytes:
-    """16 hexadecimal digits of a text, its white space normalised."""
-    words = re.sub(r"\s+", " ", text).strip()
-    return hashlib.blake2b(words.encode(errors="replace"), digest_size=8).hexdigest().encode()
+    return same(np.array([" ".join(text.split()) for text in texts], object))
 
 
 def near(seen: Survey) -> Ints:
-    """Pairs (p, 2) of pictures that look the same: shape, drawing (hash) and colours (thumbnail) all agree.
+    """Pairs (p, 2) of images that look the same: shape, drawing (hash) and colours (thumbnail) all agree.
 
-    Both a hash and a thumbnail, since the hash of a drawing ignores its colour and that of a flat picture says nothing.
+    Both a hash and a thumbnail, since the hash of a drawing ignores its colour and that of a flat image says nothing.
     """
-    colour, spread = _colours(seen)
+    colour, spread = np.zeros((len(seen), 3), np.float32), np.zeros(len(seen), np.float32)  # spread is 0 if it is flat
+    for start in range(0, len(seen), COMPARED_AT_ONCE):
+        part = slice(start, start + COMPARED_AT_ONCE)
+        thumbs = seen.thumb[part].reshape(-1, THUMB * THUMB, 3).astype(np.float32)
+        colour[part], spread[part] = thumbs.mean(1), np.sqrt(thumbs.var(1).mean(1))
     brightness = colour.sum(1)
     bands = seen.drawing.view(np.uint16).reshape(-1, BANDS)
     found = [np.zeros((0, 2), np.int64)]
@@ -245,34 +210,18 @@ def near(seen: Survey) -> Ints:
             rows = np.flatnonzero(key[step:] == key[:-step])
             if not len(rows):
                 break  # no bucket is that large
-            pairs = np.stack([order[rows], order[rows + step]], 1)
-            found.append(_alike(seen, _likely(seen, pairs, colour, spread), spread))
+            found.append(_alike(seen, np.stack([order[rows], order[rows + step]], 1), colour, spread))
     return np.concatenate(found)
 
 
-def _colours(seen: Survey) -> tuple[Floats, Floats]:
-    """The mean colour (n, 3) of each picture, and its spread (n,) over the picture: 0 for a flat one."""
-    colour, spread = np.zeros((len(seen), 3), np.float32), np.zeros(len(seen), np.float32)
-    for start in range(0, len(seen), COMPARED_AT_ONCE):
-        part = slice(start, start + COMPARED_AT_ONCE)
-        thumbs = seen.thumb[part].reshape(-1, THUMB * THUMB, 3).astype(np.float32)
-        colour[part], spread[part] = thumbs.mean(1), np.sqrt(thumbs.var(1).mean(1))
-    return colour, spread
-
-
-def _likely(seen: Survey, pairs: Ints, colour: Floats, spread: Floats) -> Ints:
-    """The pairs whose hash, shape and mean colour agree: what is cheap to ask."""
+def _alike(seen: Survey, pairs: Ints, colour: Floats, spread: Floats) -> Ints:
+    """The pairs whose hash, shape and mean colour agree (cheap to ask), and then their thumbnails, a few at a time."""
     drawing = seen.drawing[pairs]
-    pairs = pairs[ONES[(drawing[:, 0] ^ drawing[:, 1]).view(np.uint8)].reshape(-1, 8).sum(1) <= BITS]
+    pairs = pairs[np.bitwise_count(drawing[:, 0] ^ drawing[:, 1]) <= BITS]
     width, height = np.maximum(seen.sides[pairs], 1).astype(np.float64).transpose(2, 1, 0)
     pairs = pairs[np.abs(np.log(width[0] * height[1] / (height[0] * width[1]))) <= SHAPE]
     gap = np.sqrt(np.square(colour[pairs[:, 0]] - colour[pairs[:, 1]]).mean(1))  # never above that of the thumbnails
-    likely: Ints = pairs[gap <= GAP * np.maximum(spread[pairs].min(1), FAINT)]
-    return likely
-
-
-def _alike(seen: Survey, pairs: Ints, spread: Floats) -> Ints:
-    """The pairs whose thumbnails agree; thumbnails are gathered a few at a time."""
+    pairs = pairs[gap <= GAP * np.maximum(spread[pairs].min(1), FAINT)]
     kept = np.zeros(len(pairs), np.bool_)
     for start in range(0, len(pairs), COMPARED_AT_ONCE):
         part = pairs[start : start + COMPARED_AT_ONCE]
@@ -282,12 +231,7 @@ def _alike(seen: Survey, pairs: Ints, spread: Floats) -> Ints:
     return pairs[kept]
 
 
-def groups(number: Ints) -> list[Ints]:
-    """The rows of each set with more than one row."""
-    order = np.argsort(number, kind="stable")
-    cuts = np.flatnonzero(np.diff(number[order])) + 1
-    return [rows for rows in np.split(order, cuts) if len(rows) > 1]
-
+# The steps between samples as they were found and samples that can be learnt from: each leaves out, and says so.
 
 SIDES = ("train", "valid", "test")  # of copies on several sides, those further right stay
 TOKENS = 4  # words of a file name that are looked at
@@ -306,11 +250,11 @@ def labelled(rows: Rows) -> tuple[Rows, Labels]:
 
 def readable(rows: Rows, labels: Labels, cache: Path | None) -> tuple[Rows, Labels, Survey | None]:
     """The rows whose picture can be read, or whose text is not empty; with what was seen of the pictures."""
-    if rows.pictures is None:
+    if rows.images is None:
         texts = rows.texts or []
         out = {row: ("has no text", "unreadable") for row, text in enumerate(texts) if not text.strip()}
         return *_rest(rows, labels, out), None
-    seen = survey(rows.pictures, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache)
+    seen = survey(rows.images, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache)
     bad = np.flatnonzero(seen.reason != "")
     absent = [rows.ids[row] for row in np.flatnonzero(seen.reason == "is not there")]
     if absent and rows.label_name:
@@ -328,8 +272,14 @@ def apart(
     rows: Rows, labels: Labels, seen: Survey | None
 ) -> tuple[Rows, Labels, Survey | None, Ints, list[Duplicates]]:
     """Copies found and kept on one side of given splits; with the units (n,) that must stay together from here on."""
-    pairs = [same_text(rows.texts or [])] if seen is None else _same_pictures(seen)
-    copies = groups(joined(len(rows), *pairs))
+    if seen is None:
+        pairs = [same_text(rows.texts or [])]
+    else:  # of exact copies, only the first is compared with others
+        contents = np.array([digest.tobytes() for digest in seen.content], object)
+        firsts = np.unique(numbered(contents), return_index=True)[1]
+        pairs = [same(contents), firsts[near(seen.take(firsts))]]
+    number = pd.Series(joined(len(rows), *pairs))
+    copies = [np.asarray(members) for members in number.groupby(number).indices.values() if len(members) > 1]
     side = np.array([SIDES.index(split) for split in rows.split]) if rows.split else np.zeros(len(rows), np.int64)
     found, out = [], {}
     for members in copies:
@@ -342,9 +292,9 @@ def apart(
             out[row] = (reason, "duplicate across splits")
     rows = rows.noting(*_copies_noted(copies, labels, len(out)))
     kept_rows = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
-    number = joined(len(rows), *pairs, *([] if rows.unit is None else [_named(rows.unit)]))[kept_rows]
+    unit = joined(len(rows), *pairs, *([] if rows.unit is None else [_named(rows.unit)]))[kept_rows]
     rows, labels = _rest(rows, labels, out)
-    return rows, labels, None if seen is None else seen.take(kept_rows), in_order(number), found
+    return rows, labels, None if seen is None else seen.take(kept_rows), numbered(unit), found
 
 
 def check_classes(labels: Labels, unit: Ints, rows: Rows) -> None:
@@ -400,7 +350,7 @@ def check_held_out(split: npt.NDArray[np.str_], labels: Labels) -> None:
         raise Problem(f"too few separate units: there are no {what}; add units, or give the splits with --split")
 
 
-def picture_columns(seen: Survey) -> dict[str, list[str]]:
+def file_columns(seen: Survey) -> dict[str, list[str]]:
     """What a model could tell pictures apart by that is no content: size, shape, format, mode, camera, compression."""
     width, height = seen.sides.T
     found = {
@@ -458,13 +408,6 @@ def remarks(rows: Rows, labels: Labels, seen: Survey | None, unit: Ints, split: 
 def _rest(rows: Rows, labels: Labels, out: dict[int, tuple[str, str]]) -> tuple[Rows, Labels]:
     kept = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
     return rows.without(out), replace(labels, y=labels.y[kept])
-
-
-def _same_pictures(seen: Survey) -> list[Ints]:
-    """Pairs of exact and of near copies; of exact ones, only the first is compared with others."""
-    contents = seen.content.copy().view("V16")[:, 0]
-    firsts = np.unique(in_order(contents), return_index=True)[1]
-    return [same(contents), firsts[near(seen.take(firsts))]]
 
 
 def _named(unit: list[str]) -> Ints:

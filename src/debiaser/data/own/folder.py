@@ -12,7 +12,7 @@ from debiaser.data.own.rows import SPLIT_OF, Excluded, Rows, first, shown, told
 from debiaser.errors import Problem
 
 ENDINGS = "jpg jpeg jpe jfif png webp gif bmp tif tiff ppm pgm pbm pnm avif jp2"
-PICTURES = frozenset(f".{ending}" for ending in ENDINGS.split())
+IMAGES = frozenset(f".{ending}" for ending in ENDINGS.split())
 TABLES = (".csv", ".tsv", ".parquet")
 JUNK = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
@@ -26,10 +26,10 @@ def read_folder(root: Path) -> Rows:
     passed: Counter[str] = Counter()
     loose: list[str] = []
     for split, top in parts:
-        loose += [told(entry.name) for entry in _entries(top) if entry.is_file() and is_picture(entry.name)]
+        loose += [told(entry.name) for entry in _entries(top) if entry.is_file() and is_image(entry.name)]
         for group in _folders(top):
             for path, is_folder in _walk(group):
-                if not is_picture(path):
+                if not is_image(path):
                     passed.update([] if is_folder else [Path(path).suffix.lower() or "no extension"])
                 elif is_folder:
                     folders.append(path)
@@ -51,7 +51,7 @@ def read_folder(root: Path) -> Rows:
         source=str(root),
         ids=[told(os.path.relpath(path, root)) for path in paths],
         labels=labels,
-        pictures=Files(paths),
+        images=Files(paths),
         paths=[told(path) for path in paths],
         split=splits if any(splits) else None,
         columns={"extension": [Path(path).suffix.lower() for path in paths]},
@@ -62,9 +62,9 @@ def read_folder(root: Path) -> Rows:
     )
 
 
-def is_picture(name: str) -> bool:
+def is_image(name: str) -> bool:
     """Whether a file name ends like that of a picture."""
-    return os.path.splitext(name)[1].lower() in PICTURES  # noqa: PTH122 - twenty times faster than Path
+    return os.path.splitext(name)[1].lower() in IMAGES  # noqa: PTH122 - twenty times faster than Path
 
 
 def _parts(root: Path, tops: list[Path]) -> tuple[list[tuple[str, Path]], list[str]]:
@@ -88,9 +88,9 @@ def _nothing(root: Path, loose: list[str]) -> Problem:
     return Problem(f"no pictures in {root}; expected a folder for each class with pictures in it{hint}")
 
 
-def _one_class(picture: Path, top: Path) -> Problem:
+def _one_class(image: Path, top: Path) -> Problem:
     """What to do where all pictures lie in one folder: it may be the one that holds the class folders."""
-    only = top / picture.relative_to(top).parts[0]
+    only = top / image.relative_to(top).parts[0]
     deeper = [told(folder.name) for folder in _folders(only)]
     hint = f"; if {first(deeper)} are the classes, name the folder {told(str(only))}" if len(deeper) > 1 else ""
     return Problem(f"only one class, '{shown(told(only.name))}': a folder for each class is needed{hint}")

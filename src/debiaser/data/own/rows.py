@@ -1,15 +1,14 @@
-"""What people write as a label, to class numbers: words, whole numbers, truth values; missing and uncertain told."""
+"""What every source becomes before it is examined: samples of text cells and images, and labels as class numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from debiaser.data.images import Contents
 from debiaser.errors import Problem
-
-# --- What every source is turned into before it is examined: rows of text cells and the contents of pictures
 
 SPLITS = {
     "train": ("train", "training", "trn", "0"),
@@ -30,7 +29,7 @@ class Excluded:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows as they were found: `texts` or `pictures`, and a text for each label, split, unit, group and other column.
+    """Rows as they were found: `texts` or `images`, and a text for each label, split, unit, group and other column.
 
     `label_name` is the column of the labels, "" where they are names of folders and stand as they are.
     """
@@ -40,7 +39,7 @@ class Rows:
     labels: list[str]
     label_name: str = ""
     texts: list[str] | None = None
-    pictures: Contents | None = None
+    images: Contents | None = None
     paths: list[str] | None = None
     split: list[str] | None = None  # train, valid or test; "" where it is missing
     unit: list[str] | None = None
@@ -56,19 +55,16 @@ class Rows:
 
     def take(self, chosen: npt.NDArray[np.int64]) -> "Rows":
         """These rows alone, with everything that was said so far."""
-        return replace(
-            self,
-            ids=pick(self.ids, chosen),
-            labels=pick(self.labels, chosen),
-            texts=None if self.texts is None else pick(self.texts, chosen),
-            pictures=None if self.pictures is None else self.pictures.take(chosen),
-            paths=None if self.paths is None else pick(self.paths, chosen),
-            split=None if self.split is None else pick(self.split, chosen),
-            unit=None if self.unit is None else pick(self.unit, chosen),
-            group=None if self.group is None else pick(self.group, chosen),
-            columns={name: pick(values, chosen) for name, values in self.columns.items()},
-            places=self.places[chosen],
-        )
+
+        def pick(values: list[str]) -> list[str]:
+            return [values[row] for row in chosen.tolist()]
+
+        lists = ("ids", "labels", "texts", "paths", "split", "unit", "group")
+        picked: dict[str, Any] = {name: pick(getattr(self, name)) for name in lists if getattr(self, name) is not None}
+        if self.images is not None:
+            picked["images"] = self.images.take(chosen)
+        columns = {name: pick(values) for name, values in self.columns.items()}
+        return replace(self, columns=columns, places=self.places[chosen], **picked)
 
     def without(self, reasons: dict[int, tuple[str, str]]) -> "Rows":
         """The rows that have no reason (and its kind) to be left out; the others are listed."""
@@ -81,11 +77,6 @@ class Rows:
     def noting(self, *notes: str) -> "Rows":
         """The same rows with more said of them."""
         return replace(self, notes=[*self.notes, *notes])
-
-
-def pick(values: Sequence[str], chosen: npt.NDArray[np.int64]) -> list[str]:
-    """The values of these rows."""
-    return [values[row] for row in chosen.tolist()]
 
 
 def told(path: str) -> str:

@@ -12,23 +12,8 @@ Ints = npt.NDArray[np.int64]
 
 def folds(y: npt.ArrayLike, unit: npt.ArrayLike, k: int, seed: int) -> Ints:
     """(n,) fold numbers from 0: no unit in two folds, classes balanced; fewer folds where a class has too few units."""
-    count = usable_folds(y, unit, k)
+    count = max(2, min(k, int(units_per_class(y, unit).min(initial=k))))
     return deal(y, unit, [1 / count] * count, seed)
-
-
-def usable_folds(y: npt.ArrayLike, unit: npt.ArrayLike, k: int) -> int:
-    """At most k, and no more than the units of the class that has fewest; at least 2."""
-    return max(2, min(k, int(units_per_class(y, unit).min(initial=k))))
-
-
-def fold_note(y: npt.ArrayLike, unit: npt.ArrayLike, k: int, classes: Sequence[str]) -> str | None:
-    """The sentence to say when fewer than k folds can be made."""
-    found = usable_folds(y, unit, k)
-    if found == k:
-        return None
-    units = units_per_class(y, unit)
-    fewest = int(np.unique(np.asarray(y))[units.argmin()])
-    return f"{found} folds instead of {k}: class '{classes[fewest]}' has {units.min()} separate units"
 
 
 def units_per_class(y: npt.ArrayLike, unit: npt.ArrayLike) -> Ints:

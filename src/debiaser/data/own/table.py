@@ -1,4 +1,4 @@
-"""Which column of a table is what: as the person says, else by name, else by content; where unsure, ask."""
+"""Tables as text (CSV, Parquet, Hugging Face datasets, DataFrames), and which of their columns is what."""
 
 import codecs
 import csv
@@ -7,37 +7,39 @@ import itertools
 import os
 import re
 import sys
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from debiaser.data.images import Embedded, Files
-from debiaser.data.own.folder import is_picture
+from debiaser.data.own.folder import is_image
 from debiaser.data.own.rows import MISSING, SPLIT_OF, Excluded, Rows, distinct, told, too_many
 from debiaser.errors import Misuse, Problem
-
-# --- Tables as text: CSV in whatever dialect and encoding it comes; '' is a missing value, odd rows are listed
 
 DELIMITERS = ",;\t|"
 SAMPLE = 1 << 18  # characters that the delimiter is judged by
 SHORT = 64  # characters: texts up to this length are kept once, however often they occur
 MANY_LINES = 20  # a cell of more lines in a row of the wrong length: a quote was never closed
+BATCH = 4096
+GROUPS = 2  # row groups of images held in memory
+PATIENCE = 10.0  # seconds until a hub that says nothing counts as out of reach
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of text by name; `numbers` are the rows' places in the source, counted from 1.
+    """Columns of text by name, '' where a value is missing; `numbers` are the samples' places in the source, from 1.
 
-    `embedded` gives the bytes of pictures that lie in the table itself, by column, then by place in the table;
-    `splits` is the part of the source (train, valid, ...) that a row comes from, where it has parts.
+    `embedded` gives the bytes of images that lie in the table itself, by column, then by place in the table;
+    `splits` is the part of the source (train, valid, ...) that a sample comes from, where it has parts.
     """
 
     path: Path | None
@@ -54,78 +56,54 @@ class Table:
 
 def read_csv(path: Path) -> Table:
     """The table in a text file: its delimiter, encoding and quotes are found out; ragged rows are listed."""
+    longest = csv.field_size_limit(sys.maxsize)  # Python refuses cells of more than 128 kB by default
     try:
-        encoding, notes = _encoding(path)
-        with path.open(encoding=encoding, newline="") as stream, _long_cells():
-            delimiter = _delimiter(stream.read(SAMPLE))
-            stream.seek(0)
-            records = csv.reader(stream, delimiter=delimiter)
-            header = next((record for record in records if any(record)), None)
-            if header is None:
-                raise Problem(f"{path} is empty; expected a first line with the names of the columns")
-            names = _names(header, notes)
-            return _filled(path, names, records, notes)
+        with path.open("rb") as stream:
+            marked = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        for encoding in ("utf-16",) if marked else ("utf-8-sig", "cp1252"):
+            with suppress(UnicodeDecodeError):
+                return _parsed(path, encoding)
+        return _parsed(path, "latin-1")
     except OSError as error:
         raise Problem(f"cannot read {path}: {error.strerror}; check its name and permissions") from error
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, UnicodeError) as error:
         raise Problem(f"{path} is not a table that can be read: {error}; save it again as CSV in UTF-8") from error
+    finally:
+        csv.field_size_limit(longest)
 
 
-def _filled(path: Path, names: list[str], records: Iterator[list[str]], notes: list[str]) -> Table:
-    columns: list[list[str]] = [[] for _ in names]
-    numbers, excluded = [], []
-    once: dict[str, str] = {}
-    for number, record in enumerate(filter(None, records), 1):
-        if len(record) != len(names):
-            excluded.append(Excluded(f"row {number}", _ragged(record, len(names)), "unreadable"))
-            continue
-        numbers.append(number)
-        for column, cell in zip(columns, record, strict=True):
-            column.append(once.setdefault(cell, cell) if len(cell) <= SHORT else cell)
-    if not numbers:
-        raise Problem(f"{path} has no rows below its first line; nothing to examine")
-    return Table(path, dict(zip(names, columns, strict=True)), numbers, excluded=excluded, notes=notes)
-
-
-def _ragged(record: list[str], width: int) -> str:
-    lines = max(cell.count("\n") for cell in record)
-    open_quote = f"; a quote that is never closed took {lines:,} lines with it" if lines > MANY_LINES else ""
-    return f"has {len(record)} cells where the first line names {width} columns{open_quote}"
-
-
-def _names(header: list[str], notes: list[str]) -> list[str]:
-    """The names of the columns, each once; a nameless column is called by its place."""
-    names: list[str] = []
-    for place, name in enumerate(header, 1):
-        name = name.strip() or f"column {place}"
-        if name in names:
-            notes.append(f"two columns are called '{name}': the later one is '{name}.{place}' here")
-            name = f"{name}.{place}"
-        names.append(name)
-    return names
-
-
-def _encoding(path: Path) -> tuple[str, list[str]]:
-    """How the file is encoded: by its mark, else UTF-8 if it is valid all through, else the usual Western ones."""
-    with path.open("rb") as stream:
-        start = stream.read(4)
-        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16", []
-        for encoding in ("utf-8-sig", "cp1252"):
-            stream.seek(0)
-            decoder = codecs.getincrementaldecoder(encoding)()
-            try:
-                while block := stream.read(1 << 20):
-                    decoder.decode(block)
-                decoder.decode(b"", final=True)
-            except UnicodeDecodeError:
+def _parsed(path: Path, encoding: str) -> Table:
+    with path.open(encoding=encoding, newline="") as stream:
+        delimiter = _delimiter(stream.read(SAMPLE))
+        stream.seek(0)
+        records = csv.reader(stream, delimiter=delimiter)
+        header = next((record for record in records if any(record)), None)
+        if header is None:
+            raise Problem(f"{path} is empty; expected a first line with the names of the columns")
+        notes, names = [], list[str]()
+        if encoding in ("cp1252", "latin-1"):
+            notes.append(f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right")
+        for place, name in enumerate(header, 1):
+            name = name.strip() or f"column {place}"
+            if name in names:
+                notes.append(f"two columns are called '{name}': the later one is '{name}.{place}' here")
+                name = f"{name}.{place}"
+            names.append(name)
+        table = Table(path, {name: [] for name in names}, [], notes=notes)
+        once: dict[str, str] = {}
+        for number, record in enumerate(filter(None, records), 1):
+            if len(record) != len(names):
+                lines = max(cell.count("\n") for cell in record)
+                quote = f"; a quote that is never closed took {lines:,} lines with it" if lines > MANY_LINES else ""
+                reason = f"has {len(record)} cells where the first line names {len(names)} columns{quote}"
+                table.excluded.append(Excluded(f"row {number}", reason, "unreadable"))
                 continue
-            return encoding, [] if encoding == "utf-8-sig" else [_not_utf8(path, encoding)]
-    return "latin-1", [_not_utf8(path, "latin-1")]
-
-
-def _not_utf8(path: Path, encoding: str) -> str:
-    return f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right"
+            table.numbers.append(number)
+            for column, cell in zip(table.columns.values(), record, strict=True):
+                column.append(once.setdefault(cell, cell) if len(cell) <= SHORT else cell)
+    if not table.numbers:
+        raise Problem(f"{path} has no rows below its first line; nothing to examine")
+    return table
 
 
 def _delimiter(sample: str) -> str:
@@ -140,24 +118,16 @@ def _delimiter(sample: str) -> str:
     return max(DELIMITERS, key=judged)
 
 
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """Cells of any length; Python refuses more than 128 kB by default."""
-    former = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(former)
-
-
-# --- Parquet files and Hugging Face datasets (the extra `data`): read in batches, as text; pictures stay there
-
-BATCH = 4096
-GROUPS = 2  # row groups of pictures held in memory
-PATIENCE = 10.0  # seconds until a hub that says nothing counts as out of reach
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-Get = Callable[[int], bytes | None]
+def read_frame(frame: pd.DataFrame) -> Table:
+    """A pandas DataFrame as a table of text; the index is not read."""
+    if not len(frame):
+        raise Problem("the DataFrame has no rows; nothing to examine")
+    missing = frame.isna()
+    columns = {
+        str(name): ["" if absent else str(value) for value, absent in zip(frame[name], missing[name], strict=True)]
+        for name in frame.columns
+    }
+    return Table(None, columns, list(range(1, len(frame) + 1)))
 
 
 def needed(module: str, what: str) -> Any:
@@ -169,34 +139,48 @@ def needed(module: str, what: str) -> Any:
 
 
 def read_parquet(path: Path) -> Table:
-    """The table in a Parquet file; columns of pictures (bytes, or bytes and a path) are left in the file."""
-    parquet, arrow = needed("pyarrow.parquet", "reading Parquet"), needed("pyarrow", "reading Parquet")
+    """The table in a Parquet file; columns of images (bytes, or bytes and a path) are left in the file."""
+    parquet, types = needed("pyarrow.parquet", "reading Parquet"), needed("pyarrow.types", "reading Parquet")
+
+    def is_binary(kind: Any) -> bool:
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+    def holds_images(kind: Any) -> bool:
+        return any(f.name == "bytes" and is_binary(f.type) for f in kind) if types.is_struct(kind) else is_binary(kind)
+
     try:
         file = parquet.ParquetFile(path)
         kinds = {field.name: field.type for field in file.schema_arrow}
-        pictures = [name for name, kind in kinds.items() if _holds_pictures(arrow, kind)]
-        plain = [name for name, kind in kinds.items() if name not in pictures and not arrow.types.is_nested(kind)]
-        columns = _columns(plain, file.iter_batches(BATCH, columns=plain))
+        images = [name for name, kind in kinds.items() if holds_images(kind)]
+        plain = [name for name, kind in kinds.items() if name not in images and not types.is_nested(kind)]
+        columns = _as_text(plain, file.iter_batches(BATCH, columns=plain))
         n = file.metadata.num_rows
     except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own errors are ValueErrors
         raise Problem(f"cannot read {path}: {_line(error)}; is it a whole Parquet file?") from error
     if not n:
         raise Problem(f"{path} has no rows; nothing to examine")
-    embedded = {name: _row_groups(path, name, file.metadata) for name in pictures}
-    nested = [name for name in kinds if name not in plain and name not in pictures]
+    sizes = [file.metadata.row_group(place).num_rows for place in range(file.metadata.num_row_groups)]
+    starts = list(itertools.accumulate(sizes, initial=0))
+
+    @lru_cache(GROUPS)
+    def group(place: int, column: str) -> Any:
+        return parquet.ParquetFile(path).read_row_group(place, columns=[column]).column(column)
+
+    def reader(column: str) -> Callable[[int], bytes | None]:
+        def read(row: int) -> bytes | None:
+            place = bisect_right(starts, row) - 1
+            return _bytes(group(place, column)[row - starts[place]].as_py(), path.parent)
+
+        return read
+
+    nested = [name for name in kinds if name not in plain and name not in images]
     notes = [f"columns of lists or structures were passed over: {', '.join(nested)}"] if nested else []
+    embedded = {name: reader(name) for name in images}
     return Table(path, columns, list(range(1, n + 1)), embedded=embedded, notes=notes)
 
 
-def _holds_pictures(arrow: Any, kind: Any) -> bool:
-    binary = arrow.types.is_binary, arrow.types.is_large_binary
-    if arrow.types.is_struct(kind):
-        return any(field.name == "bytes" and any(test(field.type) for test in binary) for field in kind)
-    return any(test(kind) for test in binary)
-
-
-def _columns(names: list[str], batches: Iterable[Any]) -> dict[str, list[str]]:
-    """Every column as text, missing values as ''."""
+def _as_text(names: list[str], batches: Iterable[Any]) -> dict[str, list[str]]:
+    """Every column of Arrow batches as text, missing values as ''."""
     columns: dict[str, list[str]] = {name: [] for name in names}
     once: dict[str, str] = {}
     for batch in batches:
@@ -204,28 +188,6 @@ def _columns(names: list[str], batches: Iterable[Any]) -> dict[str, list[str]]:
             values = ("" if value is None else str(value) for value in batch.column(name).to_pylist())
             columns[name] += [once.setdefault(text, text) if len(text) <= SHORT else text for text in values]
     return columns
-
-
-def _row_groups(path: Path, column: str, metadata: Any) -> Get:
-    """The bytes of a row's picture; the last row groups that were used are held, so that reading in order is quick."""
-    parquet = needed("pyarrow.parquet", "reading Parquet")
-    sizes = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
-    starts = list(itertools.accumulate(sizes, initial=0))
-    held: OrderedDict[int, Any] = OrderedDict()
-    lock = threading.Lock()
-
-    def get(row: int) -> bytes | None:
-        place = bisect_right(starts, row) - 1
-        with lock:
-            if place not in held:
-                held[place] = parquet.ParquetFile(path).read_row_group(place, columns=[column]).column(column)
-                while len(held) > GROUPS:
-                    held.popitem(last=False)
-            held.move_to_end(place)
-            value = held[place][row - starts[place]].as_py()
-        return _bytes(value, path.parent)
-
-    return get
 
 
 def _bytes(value: Any, folder: Path) -> bytes | None:
@@ -238,16 +200,15 @@ def _bytes(value: Any, folder: Path) -> bytes | None:
 
 def is_saved_dataset(folder: Path) -> bool:
     """Whether a folder was written by `save_to_disk` of Hugging Face datasets."""
-    return (folder / "dataset_dict.json").is_file() or (
-        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    )
+    inside = {"dataset_dict.json", "state.json", "dataset_info.json"} & {path.name for path in folder.iterdir()}
+    return "dataset_dict.json" in inside or len(inside) == 2
 
 
 def read_saved(folder: Path) -> Table:
     """The table in a dataset that was saved to disk."""
     datasets = needed("datasets", "a Hugging Face dataset")
     try:
-        return _as_table(datasets, datasets.load_from_disk(str(folder)), folder)
+        return _of_dataset(datasets, datasets.load_from_disk(str(folder)), folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Problem(
             f"cannot read the dataset in {folder}: {_line(error)}; save it again with save_to_disk"
@@ -264,9 +225,15 @@ def read_hub(name: str) -> Table:
     except Problem as problem:
         raise Problem(f"{unknown}; {problem}") from problem
     datasets.disable_progress_bars()
+    hub = import_module("huggingface_hub")
     try:
-        with _asked_once(datasets, name):
-            return _as_table(datasets, datasets.load_dataset(name), None)
+        hub.HfApi().dataset_info(name, timeout=PATIENCE)
+    except hub.errors.HfHubHTTPError:
+        pass  # an answer that refuses is an answer: `load_dataset` has the words for it
+    except Exception:  # out of reach: what was fetched before is looked for, without half a minute of further tries
+        hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        return _of_dataset(datasets, datasets.load_dataset(name), None)
     except Problem:
         raise
     except Exception as error:  # the hub's client raises a dozen kinds, of several libraries
@@ -275,55 +242,31 @@ def read_hub(name: str) -> Table:
         ) from error
 
 
-@contextmanager
-def _asked_once(datasets: Any, name: str) -> Iterator[None]:
-    """Where the hub cannot be reached, only what was fetched before is looked for meanwhile: the client would try again
-    for half a minute, and say so line by line, when a path is mistyped."""
-    hub = import_module("huggingface_hub")
-    settings = (hub.constants, datasets.config)
-    before = [each.HF_HUB_OFFLINE for each in settings]
-    try:
-        hub.HfApi().dataset_info(name, timeout=PATIENCE)
-        offline = False
-    except Exception as error:  # an answer that refuses is an answer: `load_dataset` has the words for it
-        offline = not isinstance(error, hub.errors.HfHubHTTPError)
-    try:
-        for each, was in zip(settings, before, strict=True):
-            each.HF_HUB_OFFLINE = was or offline
-        yield
-    finally:
-        for each, was in zip(settings, before, strict=True):
-            each.HF_HUB_OFFLINE = was
-
-
-def _as_table(datasets: Any, found: Any, folder: Path | None) -> Table:
+def _of_dataset(datasets: Any, found: Any, folder: Path | None) -> Table:
     parts = dict(found) if isinstance(found, dict) else {"": found}
-    notes = [f"part '{name}' was passed over" for name in parts if name and _split(name) is None]
-    parts = {name: part for name, part in parts.items() if not name or _split(name) is not None}
+    split_of = {name: "" if name.isdigit() else SPLIT_OF.get(name.lower(), "") for name in parts}
+    notes = [f"part '{name}' was passed over" for name in parts if name and not split_of[name]]
+    parts = {name: part for name, part in parts.items() if not name or split_of[name]}
     whole = datasets.concatenate_datasets(list(parts.values())) if len(parts) > 1 else next(iter(parts.values()), None)
     if whole is None or not len(whole):
         raise Problem("the dataset has no rows in train, valid or test; nothing to examine")
-    arrow = needed("pyarrow", "a Hugging Face dataset")
-    pictures = [name for name, feature in whole.features.items() if isinstance(feature, datasets.Image)]
+    types = needed("pyarrow.types", "a Hugging Face dataset")
     kinds = {field.name: field.type for field in whole.features.arrow_schema}
-    plain = [name for name in whole.column_names if name not in pictures and not arrow.types.is_nested(kinds[name])]
-    columns = _columns(plain, whole.select_columns(plain).with_format("arrow").iter(BATCH)) if plain else {}
+    images = [name for name, feature in whole.features.items() if isinstance(feature, datasets.Image)]
+    plain = [name for name in whole.column_names if name not in images and not types.is_nested(kinds[name])]
+    columns = _as_text(plain, whole.select_columns(plain).with_format("arrow").iter(BATCH)) if plain else {}
     for name in plain:
         if isinstance(whole.features[name], datasets.ClassLabel):
             words = dict(enumerate(whole.features[name].names))
             columns[name] = [words.get(int(value), value) if value else "" for value in columns[name]]
-    raw = {name: whole.select_columns([name]).cast_column(name, datasets.Image(decode=False)) for name in pictures}
-    embedded = {name: _rows_of(raw[name], name, folder or Path()) for name in pictures}
-    splits = [_split(name) or "" for name, part in parts.items() for _ in range(len(part))] if "" not in parts else None
+    raw = {name: whole.select_columns([name]).cast_column(name, datasets.Image(decode=False)) for name in images}
+
+    def reader(name: str) -> Callable[[int], bytes | None]:
+        return lambda row: _bytes(raw[name][row][name], folder or Path())
+
+    splits = [split_of[name] for name, part in parts.items() for _ in range(len(part))] if "" not in parts else None
+    embedded = {name: reader(name) for name in images}
     return Table(folder, columns, list(range(1, len(whole) + 1)), splits, embedded, notes=notes)
-
-
-def _rows_of(part: Any, name: str, folder: Path) -> Get:
-    return lambda row: _bytes(part[row][name], folder)
-
-
-def _split(name: str) -> str | None:
-    return None if name.isdigit() else SPLIT_OF.get(name.lower())
 
 
 def _line(error: BaseException) -> str:
@@ -385,13 +328,19 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
     paths = [told(path) for path in table.columns[image]] if image in table.columns else None
     named, ids = _ids(table, paths)
     used = {label, image, text, split, columns.unit, columns.group, named}
+    base = str(table.path.parent) if table.path else ""
+    images: Files | Embedded | None = None
+    if image in table.embedded:
+        images = Embedded(table.embedded[image], np.arange(len(table), dtype=np.int64))
+    elif image:
+        images = Files([os.path.join(base, path) for path in table.columns[image]])  # noqa: PTH118 - may be anything
     rows = Rows(
         source=source,
         ids=ids,
         labels=table.columns[label],
         label_name=label,
         texts=table.columns[text] if text else None,
-        pictures=_pictures(table, image) if image else None,
+        images=images,
         paths=paths,
         split=_splits(table.columns[split], split) if split else table.splits,
         unit=unit or None,
@@ -402,7 +351,11 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
         places=np.array(table.numbers) - 1,
         total=len(table) + len(table.excluded),
     )
-    return _without_missing_split(rows)
+    if rows.split is None:
+        return rows
+    if "train" not in rows.split:
+        raise Problem("no row is in the split 'train'; there is nothing to learn from")
+    return rows.without({row: ("has no split", "missing split") for row, split in enumerate(rows.split) if not split})
 
 
 def shorts(values: Sequence[str]) -> np.ndarray:
@@ -428,9 +381,9 @@ def _input(table: Table, columns: Columns, notes: list[str]) -> tuple[str | None
         return columns.image, columns.text
     used = {columns.label, columns.group, columns.split, columns.unit}
     free = [name for name in table.columns if name not in used]
-    pictures = _of_pictures(table, free)
-    image = _chosen(pictures, IMAGE, "image", notes)
-    texts = [name for name in _of_texts(table, free) if name not in pictures]
+    images = _image_columns(table, free)
+    image = _chosen(images, IMAGE, "image", notes)
+    texts = [name for name in _text_columns(table, free) if name not in images]
     if image:
         notes += [f"there are texts too: examine those with --text {texts[0]}"] if texts else []
         return image, None
@@ -447,7 +400,7 @@ def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
     if asked and asked not in table.columns:
         raise Problem(f"no column '{asked}' (--{kind}); known: {_listed(table.columns)}")
     free = list(table.columns)
-    found = _of_pictures(table, free) if kind == "image" else _of_texts(table, free)
+    found = _image_columns(table, free) if kind == "image" else _text_columns(table, free)
     name = asked or _chosen(found, IMAGE if kind == "image" else TEXT, kind, [])
     if name is None:
         raise Problem(f"no column of {kind}s found; name one with --{kind}: {_listed(table.columns)}")
@@ -456,11 +409,11 @@ def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
     return table.columns[name]
 
 
-def _of_pictures(table: Table, names: list[str]) -> list[str]:
-    return [*table.embedded, *(name for name in names if _names_pictures(table, name))]
+def _image_columns(table: Table, names: list[str]) -> list[str]:
+    return [*table.embedded, *(name for name in names if _names_images(table, name))]
 
 
-def _of_texts(table: Table, names: list[str]) -> list[str]:
+def _text_columns(table: Table, names: list[str]) -> list[str]:
     """The columns that read like texts, else the first that is named so."""
     texts = [name for name in names if _reads_like_text(table.columns[name])]
     return texts or [name for name in names if name.lower() in itertools.chain(*TEXT)][:1]
@@ -499,18 +452,16 @@ def _chosen(candidates: list[str], tiers: Sequence[Sequence[str]], option: str, 
     return best[0] if best else None
 
 
-def _names_pictures(table: Table, name: str) -> bool:
+def _names_images(table: Table, name: str) -> bool:
+    """Whether most values end like images; in a column that is named for it, whether they are files."""
     values = list(_some(table.columns[name]))
     base = table.path.parent if table.path else Path()
-    return bool(values) and sum(is_picture(v) or _there(base, v, name) for v in values) > len(values) / 2
-
-
-def _there(base: Path, value: str, name: str) -> bool:
-    """Whether a value without a picture's ending is a file after all; asked only of columns that are named for it."""
-    try:
-        return name.lower() in IMAGE[0] and (base / value).is_file()
-    except (OSError, ValueError):
-        return False
+    named = name.lower() in IMAGE[0]
+    found = 0
+    for value in values:
+        with suppress(OSError, ValueError):
+            found += is_image(value) or (named and (base / value).is_file())
+    return bool(values) and found > len(values) / 2
 
 
 def _reads_like_text(values: Sequence[str]) -> bool:
@@ -522,13 +473,6 @@ def _reads_like_text(values: Sequence[str]) -> bool:
 def _some(values: Sequence[str]) -> Iterator[str]:
     """Up to a hundred values that are not missing, from all over the column."""
     return (value for value in values[:: max(1, len(values) // SAMPLED)] if value.strip() not in MISSING)
-
-
-def _pictures(table: Table, image: str) -> Files | Embedded:
-    if image in table.embedded:
-        return Embedded(table.embedded[image], np.arange(len(table), dtype=np.int64))
-    base = str(table.path.parent) if table.path else ""
-    return Files([os.path.join(base, path) for path in table.columns[image]])  # noqa: PTH118 - a path may be anything
 
 
 def _ids(table: Table, paths: list[str] | None) -> tuple[str | None, list[str]]:
@@ -555,15 +499,6 @@ def _splits(values: Sequence[str], name: str) -> list[str]:
     if unknown:
         raise Problem(f"'{name}' (--split) has values that are no split: {_listed(unknown)}; known: train, valid, test")
     return [SPLIT_OF.get(word, "") for word in words]
-
-
-def _without_missing_split(rows: Rows) -> Rows:
-    if rows.split is None:
-        return rows
-    if "train" not in rows.split:
-        raise Problem("no row is in the split 'train'; there is nothing to learn from")
-    missing = ("has no split", "missing split")
-    return rows.without({row: missing for row, split in enumerate(rows.split) if not split})
 
 
 def _listed(names: Sequence[str] | dict[str, list[str]]) -> str:
