@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -351,3 +352,14 @@ def test_too_few_units_are_told_before_anything_is_trained(tmp_path: Path, read)
     assert len(read(path, Columns(unit="two")))
     with pytest.raises(Problem, match="too few separate units: there are no rows for test"):
         read(path, Columns(unit="two"), need_test=True)
+
+
+def test_a_frame_is_read_like_its_csv(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [f"this is the text number {n}" for n in range(60)], "label": ["a", "b"] * 30})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    table, own = read_own(tmp_path / "t.csv"), read_own(frame)
+    assert own.identity == table.identity and own.split.tolist() == table.split.tolist() and own.ids == table.ids
+    frame.loc[3, "label"] = None
+    assert [(each.id, each.kind) for each in read_own(frame).excluded] == [("4", "missing label")]
+    with pytest.raises(Problem, match="no rows"):
+        read_own(frame[:0])
