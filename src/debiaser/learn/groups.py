@@ -135,20 +135,14 @@ def new_reducer(how: str, sample: Points, components: int, seed: int) -> Any:
     if how == "umap":
         if len(sample) <= 2 * NEIGHBOURS:
             log.warning("%d rows are too few for UMAP (over %d): PCA instead", len(sample), 2 * NEIGHBOURS)
-        elif umap := find_umap():
-            return umap.UMAP(
-                n_neighbors=NEIGHBOURS, min_dist=0.0, n_components=components, random_state=seed % 2**32, n_jobs=1
-            )
+        else:
+            try:
+                return importlib.import_module("umap").UMAP(
+                    n_neighbors=NEIGHBOURS, min_dist=0.0, n_components=components, random_state=seed % 2**32, n_jobs=1
+                )
+            except ImportError as error:
+                log.warning("UMAP is not installed (%s): PCA instead; for UMAP: pip install 'debiaser[umap]'", error)
     return PCA(min(components, *sample.shape), random_state=seed % 2**32)
-
-
-def find_umap() -> Any:
-    """The module umap, or None and a warning."""
-    try:
-        return importlib.import_module("umap")
-    except ImportError as error:
-        log.warning("UMAP is not installed (%s): PCA instead; for UMAP: pip install 'debiaser[umap]'", error)
-        return None
 
 
 def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, limit: int = FIT_ROWS) -> Assign:

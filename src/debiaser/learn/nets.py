@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.errors import Problem, known
 
-# --- Pictures in [0, 1] centred and scaled per channel on their way into a network
+# Pictures in [0, 1] centred and scaled per channel on their way into a network
 
 Colours = tuple[tuple[float, float, float], tuple[float, float, float]]  # mean and deviation of each channel
 
@@ -47,7 +47,7 @@ def normalised(net: nn.Module, colours: Colours | None) -> nn.Module:
     return net if colours is None else Normalised(net, colours)
 
 
-# --- Dropout with p = 1/2 from single random bits, and BatchNorm, ReLU, such dropout and 2x2 pooling as one layer
+# Dropout with p = 1/2 from single random bits, and BatchNorm, ReLU, such dropout and 2x2 pooling as one layer
 
 # Row v holds, for each of the eight bits of the byte v, 2 where it is set and 0 where not.
 _BIT_MASKS = 2.0 * ((torch.arange(256)[:, None] >> torch.arange(8)) & 1)
@@ -172,7 +172,7 @@ def per_channel(flat: Tensor, channels: int) -> Tensor:
     return flat.sum(0).view(-1, channels).sum(0)
 
 
-# --- 3x3 convolutions on maps of 1x1 or 2x2 pixels, where most of the kernel only ever meets the padding
+# 3x3 convolutions on maps of 1x1 or 2x2 pixels, where most of the kernel only ever meets the padding
 
 
 class SmallMapConv(nn.Conv2d):
@@ -191,20 +191,17 @@ class SmallMapConv(nn.Conv2d):
         return super().forward(x)
 
 
-def shape_of(conv: nn.Conv2d) -> tuple[object, ...]:
-    """Kernel, padding, dilation, groups and kind of padding."""
-    return conv.kernel_size, conv.padding, conv.dilation, conv.groups, conv.padding_mode
-
-
 def for_small_maps(net: nn.Module) -> nn.Module:
     """The same network, whose 3x3 convolutions (padding 1, one group) know small maps; names and weights stay."""
-    for module in net.modules():
-        if type(module) is nn.Conv2d and shape_of(module) == ((3, 3), (1, 1), (1, 1), 1, "zeros"):
-            module.__class__ = SmallMapConv
+    for conv in net.modules():
+        if type(conv) is not nn.Conv2d or (conv.groups, conv.padding_mode) != (1, "zeros"):
+            continue
+        if (conv.kernel_size, conv.padding, conv.dilation) == ((3, 3), (1, 1), (1, 1)):
+            conv.__class__ = SmallMapConv
     return net
 
 
-# --- Published networks through transformers: ResNet-18, ResNet-50 and BERT, with random or pretrained weights
+# Published networks through transformers: ResNet-18, ResNet-50 and BERT, with random or pretrained weights
 
 HEAD = ("classifier",)  # the layer that may be new: its number of classes is ours
 
