@@ -26,7 +26,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
 from debiaser.paper.experiment import features_of
 from debiaser.paper.experiment import load as load_spec
-from debiaser.paper.samples import as_pictures
+from debiaser.paper.samples import as_images
 from debiaser.paper.spec import new_spec
 from layouts import write_folder, write_tar, write_zip
 from web_site import Site
@@ -364,8 +364,8 @@ def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
             gallery = getattr(b, part).read.resized(16)
             rows = torch.tensor([4, 0])
             assert torch.equal(getattr(made, part).batch(rows).x, gallery.pixels(rows).float().mean((2, 3)))
-        shown = as_pictures(made.train, np.array([3]))
-        assert np.array_equal(shown, as_pictures(b.train, np.array([3]))) and shown.shape == (1, 112, 112, 3)
+        shown = as_images(made.train, np.array([3]))
+        assert np.array_equal(shown, as_images(b.train, np.array([3]))) and shown.shape == (1, 112, 112, 3)
     assert sum(asked) == 90
 
 

@@ -5,17 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from debiaser.data.split import Split
 from debiaser.errors import Problem
-from debiaser.methods import PGD
-from debiaser.methods.task import Task
 from debiaser.paper.results import finished
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES, findings
@@ -180,22 +175,6 @@ def test_the_fisher_information_is_measured_wherever_the_run_is(made: Path, tmp_
     assert failure.key == damaged and "damaged" in failure.reason
     result, _ = finished(tmp_path / "another machine" / whole)
     assert result is not None and "fisher" in result
-
-
-def test_scores_by_all_parameters_are_autograd_norms(tiny_task: Callable[..., Task]) -> None:
-    task = tiny_task()
-    model = task.new_model().eval()
-    scores = PGD(parameters="all").scores(task, model)
-    split: Split = task.train
-    for row in (0, 7, 191):
-        batch = split.batch(torch.tensor([row]))
-        model.zero_grad()
-        torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
-        squares = sum(float((each.grad.double() ** 2).sum()) for each in model.parameters() if each.grad is not None)
-        assert float(scores[row]) == pytest.approx(squares**0.5, rel=1e-3)
-    assert not torch.allclose(scores, PGD().scores(task, model))
-    with pytest.raises(ValueError, match="parameters=all"):
-        PGD(parameters="all", score="loss")
 
 
 def test_a_damaged_model_is_told_where_its_fisher_information_is_wanted(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from debiaser.learn.nets import new_net, normalised
 from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Method, Task
 from debiaser.paper import metrics, results
-from debiaser.paper.samples import Vector, test_pictures, train_pictures
+from debiaser.paper.samples import Vector, test_samples, train_samples
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import Spec, field_values
 from debiaser.report.runs import Result
@@ -276,8 +276,8 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
     write_arrays(folder / "vectors.npz", **vectors)
     write_arrays(
         folder / "samples.npz",
-        **train_pictures(train, vectors, truth.bias[:, 0].numpy()),
-        **test_pictures(benchmark, logits["test"].softmax(1).numpy(), spec.data_seed),
+        **train_samples(train, vectors, truth.bias[:, 0].numpy()),
+        **test_samples(benchmark, logits["test"].softmax(1).numpy(), spec.data_seed),
     )
     found = {
         **metrics.accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),

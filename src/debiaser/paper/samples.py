@@ -1,4 +1,4 @@
-"""What a benchmark is made of, in numbers and in pictures, for `data check` and `data show`."""
+"""Samples of a benchmark: those that a run keeps for its page, and what `data check` and `data show` tell of a set."""
 
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,17 +15,16 @@ from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.paper.results import table
 
-# --- The pictures that a run keeps for its page
-
 Vector: TypeAlias = NDArray[Any]
 SHOWN = 112  # pixels of a side on the page, at most
-PER_CLASS = 8  # highest- and lowest-scored pictures kept per class
+PER_CLASS = 8  # highest- and lowest-scored images kept per class
+ALIGNED_ROWS = 3  # of a sheet
 
 
-def as_pictures(split: Split, rows: Vector) -> NDArray[np.uint8]:
-    """(m, h, w, 3) the inputs of these rows as 8-bit pictures, large ones reduced; one black dot each for texts.
+def as_images(split: Split, rows: Vector) -> NDArray[np.uint8]:
+    """(m, h, w, 3) the inputs of these samples as 8-bit images, large ones reduced; one black dot each for texts.
 
-    Features show the pictures that they were made of.
+    Features show the images that they were made of.
     """
     read = getattr(split.read, "pictures", split.read)
     blank = isinstance(read, Tokens) or not len(rows)
@@ -35,8 +34,8 @@ def as_pictures(split: Split, rows: Vector) -> NDArray[np.uint8]:
     return (x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
 
 
-def train_pictures(train: Split, vectors: dict[str, Vector], bias: Vector) -> dict[str, Vector]:
-    """The highest- and lowest-scored rows of each class."""
+def train_samples(train: Split, vectors: dict[str, Vector], bias: Vector) -> dict[str, Vector]:
+    """The highest- and lowest-scored samples of each class."""
     score, label = vectors["score"], vectors["label"]
     rows = np.zeros(0, dtype=np.int64)
     if not np.isnan(score).any():
@@ -44,7 +43,7 @@ def train_pictures(train: Split, vectors: dict[str, Vector], bias: Vector) -> di
         ranked = [order[label[order] == number] for number in range(len(train.classes))]
         rows = np.concatenate([np.unique(np.r_[each[:PER_CLASS], each[-PER_CLASS:]]) for each in ranked])
     return {
-        "train_images": as_pictures(train, rows),
+        "train_images": as_images(train, rows),
         "train_rows": rows,
         "train_labels": label[rows],
         "train_scores": score[rows],
@@ -53,8 +52,8 @@ def train_pictures(train: Split, vectors: dict[str, Vector], bias: Vector) -> di
     }
 
 
-def test_pictures(benchmark: Benchmark, probabilities: Vector, data_seed: int) -> dict[str, Vector]:
-    """For each class three test pictures against the shortcut and one that follows it; the same for all methods."""
+def test_samples(benchmark: Benchmark, probabilities: Vector, data_seed: int) -> dict[str, Vector]:
+    """For each class three bias-conflicting test samples and a bias-aligned one; the same for all methods."""
     truth, y = benchmark.truth["test"], benchmark.test.y
     kind = truth.conflicting(y).numpy()
     shuffled = numpy_stream(data_seed, "shown test pictures").permutation(len(y))
@@ -66,16 +65,13 @@ def test_pictures(benchmark: Benchmark, probabilities: Vector, data_seed: int) -
     ]
     rows = np.concatenate(chosen)
     return {
-        "test_images": as_pictures(benchmark.test, rows),
+        "test_images": as_images(benchmark.test, rows),
         "test_rows": rows,
         "test_labels": y.numpy()[rows],
         "test_bias": truth.bias[:, 0].numpy()[rows],
         "test_conflicting": kind[rows],
         "test_probabilities": probabilities[rows],
     }
-
-
-ALIGNED_ROWS = 3
 
 
 def statistics(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
@@ -128,11 +124,11 @@ def draw(benchmark: Benchmark, path: Path) -> Path:
         split: Split = getattr(benchmark, part)
         kind = benchmark.truth[part].conflicting(split.y)
         rows = np.flatnonzero(((split.y == number) & (kind == wanted)).numpy())[:count]
-        pictures: list[np.ndarray | None] = list(as_pictures(split, rows))
-        return pictures + [None] * (count - len(pictures))
+        images: list[np.ndarray | None] = list(as_images(split, rows))
+        return images + [None] * (count - len(images))
 
     classes = range(len(benchmark.classes))
     above = [column("train", number, -1 if unknown else 0, ALIGNED_ROWS) for number in classes]
     below = [column("test" if unknown else "train", number, 1, 1) for number in classes]
-    rows = [(upper, [pictures[row] for pictures in above]) for row in range(ALIGNED_ROWS)]
-    return write_sheet(path, benchmark.classes, [*rows, (lower, [pictures[0] for pictures in below])])
+    rows = [(upper, [images[row] for images in above]) for row in range(ALIGNED_ROWS)]
+    return write_sheet(path, benchmark.classes, [*rows, (lower, [images[0] for images in below])])
