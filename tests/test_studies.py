@@ -14,7 +14,7 @@ from debiaser import PGD, gradient_norms
 from debiaser.cli.runs import found_in, report
 from debiaser.errors import Misuse
 from debiaser.methods.task import Task
-from debiaser.paper.results import histogram, measures, selection, table
+from debiaser.paper.results import finished, histogram, measures, selection, table
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES, Study, find_studies
 from debiaser.paper.studies.findings import (
@@ -130,6 +130,14 @@ def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:
     )
     store = gather(tmp_path)
     assert "other numbers" in store.left_out[0] and all("histogram" not in each for each in store.all())
+
+
+def test_a_finished_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    content = result(STUDIES["scored_pictures"], "Clean", 0, 97.0, published=None, classes=["0"], notes=[])
+    write(tmp_path, content)
+    assert finished(tmp_path / content["key"]) == (content, "") and finished(tmp_path / "none") == (None, "")
+    (tmp_path / content["key"] / "result.json").write_text("{")
+    assert finished(tmp_path / content["key"]) == (None, "it is no complete JSON")
 
 
 @pytest.mark.parametrize(

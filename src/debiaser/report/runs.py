@@ -49,12 +49,11 @@ def read_result(folder: Path) -> Result:
     for name, kind in {"dataset": str, "method": str, "metrics": dict}.items():
         if not isinstance(content.get(name), kind):
             raise ValueError(f"no usable '{name}' in it")  # noqa: TRY004 (one kind of error for the caller)
-    for name in ("spec", "seconds", "rows", "environment", "published"):
-        if not isinstance(content.get(name), dict):
-            content[name] = {}
-    for name in ("classes", "notes"):
-        if not isinstance(content.get(name), list):
-            content[name] = []
+    parts: dict[str, Any] = {name: {} for name in ("spec", "seconds", "rows", "environment")}
+    parts |= {"classes": [], "notes": [], "published": None}
+    for name, usual in parts.items():
+        if not isinstance(content.get(name), list if usual == [] else dict):
+            content[name] = usual
     return {**content, "folder": folder}
 
 
