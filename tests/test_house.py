@@ -132,7 +132,7 @@ BUDGET = {
     "integrations": 9999,
     "learn": 9999,
     "methods": 9999,
-    "paper": 9999,
+    "paper": 3230,
     "report": 9999,
 }
 
