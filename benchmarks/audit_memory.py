@@ -13,10 +13,24 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
-from feature_speed import make_pictures
+from PIL import Image
 
 GB = 2**30
+
+
+def make_pictures(folder: Path, count: int, size: int = 224) -> list[str]:
+    """JPEGs of smooth shapes and some noise, each its own, about as large as photographs of that size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.jpg" for number in range(count)]
+    for number, path in enumerate(paths):
+        if not path.exists():
+            rng = np.random.default_rng(number)
+            shapes = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((size, size))
+            noisy = np.asarray(shapes, np.float32) + rng.normal(0, 6, (size, size, 3))
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+    return [str(path) for path in paths]
 
 
 def held(audit: psutil.Process) -> tuple[int, int]:
