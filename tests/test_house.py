@@ -125,9 +125,9 @@ def docstrings(tree: ast.Module, _room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 9999,
+    "(top)": 250,
     "auditing": 9999,
-    "cli": 9999,
+    "cli": 1010,
     "data": 9999,
     "integrations": 9999,
     "learn": 9999,

@@ -26,6 +26,9 @@ from debiaser.io import explain
 
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
+# As `--help` lists them.
+ORDER = ("bench", "audit", "debias", "predict", "clean", "demo", "train", "report", "study", "theory")
+app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 GRACE, USAGE_GRACE = 3.0, 60.0  # seconds; wrong usage is the same in all processes
 
 
