@@ -333,5 +333,5 @@ def head_of(module: nn.Module, x: Any) -> nn.Module | None:
     with evaluating(module):
         try:
             return find_head(module, x)
-        except Exception:  # a loss, an average: whatever they say to being given pictures
+        except Exception:  # a loss, an average: whatever they say to being given images
             return None

@@ -69,7 +69,7 @@ def commit() -> str | None:
         return None
 
 
-# --- Keeping the memory that a training step frees for the next step, which needs the same again
+# Keeping the memory that a training step frees for the next step, which needs the same again
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 MOST, LARGEST = 512 * 2**20, 32 * 2**20  # bytes kept in all, and of one tensor

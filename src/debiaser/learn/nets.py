@@ -15,15 +15,15 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.errors import Problem, known
 
-# Pictures in [0, 1] centred and scaled per channel on their way into a network
+# Images in [0, 1] centred and scaled per channel on their way into a network
 
 Colours = tuple[tuple[float, float, float], tuple[float, float, float]]  # mean and deviation of each channel
 
 
 class Normalised(nn.Module):
-    """A network whose pictures (b, 3, h, w) are normalised first; other inputs, such as features, pass as they are.
+    """A network whose images (b, 3, h, w) are normalised first; other inputs, such as features, pass as they are.
 
-    It is part of the network, so that data, augmentation and the page all have pictures in [0, 1].
+    It is part of the network, so that data, augmentation and the page all have images in [0, 1].
     """
 
     mean: Tensor
@@ -117,7 +117,7 @@ def norm_dropout_pool(norm: Any, x: Tensor) -> Tensor:
 class _NormDropoutPool(torch.autograd.Function):
     """Pooled, and the mean and variance of each channel; x (b, c, h, w), the mask (b, h, w, c) of zeros and twos.
 
-    Pictures are handled channels-last, as a matrix whose columns are the channels several times over, so that a row is
+    Images are handled channels-last, as a matrix whose columns are the channels several times over, so that a row is
     long enough for vector instructions: what is per channel is repeated, and sums over rows end in sums over copies.
     """
 
@@ -369,7 +369,7 @@ class SimConv1(nn.Module):
 class SimConv2(nn.Module):
     """The paper's network for Multi-bias MNIST: four convolutions, 140,634 parameters for ten classes.
 
-    As printed it pools 3x3 and cannot see the benchmark's 56x56 pictures; `pool=2` is the variant that can (D12).
+    As printed it pools 3x3 and cannot see the benchmark's 56x56 images; `pool=2` is the variant that can (D12).
     """
 
     def __init__(self, classes: int = 10, channels: int = 3, pool: int = 2) -> None:

@@ -164,13 +164,7 @@ def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
 def notes_in(folder: Path) -> dict[str, Any]:
     """What the folder says of its scores; nothing where it says nothing."""
     place = folder / "stream.json"
-    if not place.is_file():
-        return {}
-    try:
-        notes: dict[str, Any] = dict(json.loads(place.read_text()))
-    except ValueError as error:
-        raise Problem(f"{place} is damaged ({error}); delete {folder}, then run score_stream again") from error
-    return notes
+    return dict(json.loads(place.read_text())) if place.is_file() else {}
 
 
 def batches_of(stream: Any, size: int, done: int, last_label: int | None) -> Iterator[Batch]:
