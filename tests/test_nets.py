@@ -14,7 +14,6 @@ from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.nets import (
-    NETS,
     FeatureHead,
     HalfDropout,
     HalfDropoutPool,
@@ -37,12 +36,21 @@ def transformers() -> object:
     return pytest.importorskip("transformers", reason="extra `models` is not installed: this test did not run")
 
 
-def test_simconv1_has_the_papers_parameters() -> None:
-    assert sum(parameter.numel() for parameter in SimConv1(10).parameters()) == 38_210
-    assert SimConv1(10)(torch.rand(2, 3, 28, 28)).shape == (2, 10)
-    assert SimConv1(3).eval()(torch.rand(1, 3, 56, 56)).shape == (1, 3)
-    with pytest.raises(Problem, match="25x25"):
-        SimConv1()(torch.rand(2, 3, 24, 24))
+@pytest.mark.parametrize(
+    ("name", "count", "least", "cure"),
+    [
+        ("simconv1", 38_210, 25, "enlarge them to 28x28"),
+        ("simconv2", 140_634, 46, "take simconv1"),
+        ("simconv2-printed", 140_634, 87, "as printed it cannot run on Multi-bias MNIST, take simconv2"),
+    ],
+)
+def test_the_papers_networks(name: str, count: int, least: int, cure: str) -> None:
+    net = new_net(name, 10, 0).eval()
+    assert parameters(net) == count
+    for size in (least, 90):
+        assert net(torch.rand(1, 3, size, size)).shape == (1, 10)
+    with pytest.raises(Problem, match=f"at least {least}x{least} pixels, got {least - 1}x{least}: {cure}"):
+        net(torch.rand(1, 3, least - 1, least))
 
 
 def test_simconv1_is_the_layers_of_the_specification() -> None:
@@ -156,17 +164,14 @@ def test_a_new_net_depends_on_its_seed_alone() -> None:
     assert torch.equal(one.fc.weight, two.fc.weight) and not torch.equal(one.fc.weight, other.fc.weight)
     with pytest.raises(Misuse, match="simconv1"):
         new_net("nosuch", 10, 0)
-    assert "simconv1" in NETS
+    with pytest.raises(Misuse, match="unknown option of simconv1 'width'; known: channels"):
+        new_net("simconv1", 10, 0, width=3)
 
 
-@pytest.mark.parametrize("pool", [2, 3])
-def test_simconv2_has_the_papers_parameters(pool: int) -> None:
-    """Weights and biases of four convolutions, scale and shift of four norms, the last layer; pooling has none."""
-    convolutions = sum(
-        k * k * before * after + after for k, before, after in [(7, 3, 8), (7, 8, 32), (5, 32, 64), (3, 64, 128)]
-    )
-    assert convolutions + 2 * (8 + 32 + 64 + 128) + 128 * 10 + 10 == 140_634
-    assert parameters(SimConv2(10, pool=pool)) == 140_634
+def test_a_published_network_depends_on_its_seed_alone(transformers: object) -> None:
+    one, two, other = (new_net("resnet18", 2, seed).state_dict() for seed in (5, 5, 6))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["net.classifier.1.weight"], other["net.classifier.1.weight"])
 
 
 def test_simconv2_with_3x3_pooling_is_the_printed_network() -> None:
@@ -179,20 +184,6 @@ def test_simconv2_with_3x3_pooling_is_the_printed_network() -> None:
     y = F.avg_pool2d(F.relu(norms[1](convs[1](y))), 3)
     y = norms[3](F.relu(convs[3](norms[2](F.relu(convs[2](y))))))
     torch.testing.assert_close(ours(x), ours.fc(y.mean((2, 3))))
-
-
-@pytest.mark.parametrize(("name", "least"), [("simconv2", 46), ("simconv2-printed", 87)])
-def test_simconv2_says_what_it_needs(name: str, least: int) -> None:
-    net = new_net(name, 10, 0).eval()
-    assert net(torch.rand(1, 3, least, least)).shape == (1, 10)
-    with pytest.raises(Problem, match=f"at least {least}x{least} pixels, got {least - 1}x{least}"):
-        net(torch.rand(1, 3, least - 1, least))
-
-
-def test_the_printed_simconv2_explains_why_it_cannot_run_on_its_benchmark() -> None:
-    with pytest.raises(Problem, match=r"3x3 pooling needs .* 87x87 pixels, got 56x56: as printed .* take simconv2"):
-        new_net("simconv2-printed", 10, 0)(torch.rand(1, 3, 56, 56))
-    assert new_net("simconv2", 10, 0)(torch.rand(2, 3, 56, 56)).shape == (2, 10)
 
 
 @pytest.mark.parametrize(
@@ -256,16 +247,6 @@ def test_the_head_is_of_any_width_and_takes_features_of_any_scale() -> None:
     torch.testing.assert_close(net(x)[2:3], net(x[2:3]))
 
 
-def test_starts_depend_on_the_seed_alone(transformers: object) -> None:
-    torch.manual_seed(3)
-    before = SimConv1(10).state_dict()
-    for name, value in new_net("simconv1", 10, 3).state_dict().items():
-        assert torch.equal(before[name], value)
-    one, two, other = (new_net("resnet18", 2, seed).state_dict() for seed in (5, 5, 6))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert not torch.equal(one["net.classifier.1.weight"], other["net.classifier.1.weight"])
-
-
 def test_pretrained_weights_come_from_a_folder_with_a_new_last_layer(transformers: object, tmp_path: Path) -> None:
     source = new_net("resnet18", 5, 1)
     source.net.save_pretrained(tmp_path / "source")
@@ -277,11 +258,6 @@ def test_pretrained_weights_come_from_a_folder_with_a_new_last_layer(transformer
         new_net("resnet50", 3, 2, weights=str(tmp_path / "source"))
     with pytest.raises(Problem, match="there is no folder"):
         new_net("bert", 2, 0, weights=str(tmp_path / "nothing"))
-
-
-def test_an_option_that_a_network_does_not_have() -> None:
-    with pytest.raises(Misuse, match="unknown option of simconv1 'width'; known: channels"):
-        new_net("simconv1", 10, 0, width=3)
 
 
 def test_transformers_is_not_imported_until_it_is_used() -> None:
