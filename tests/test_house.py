@@ -130,7 +130,7 @@ BUDGET = {
     "cli": 1010,
     "data": 9999,
     "integrations": 9999,
-    "learn": 2460,
+    "learn": 2470,
     "methods": 9999,
     "paper": 3230,
     "report": 9999,
