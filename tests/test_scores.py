@@ -28,6 +28,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.forward import Outputs, evaluating, find_head, look
 from debiaser.learn.gradient_norms import grad_norm, loss_score, norm, residual_norm
 from debiaser.learn.nets import SimConv1
+from oracles import norms_by_autograd
 
 
 class Bunch:
@@ -76,22 +77,6 @@ NETWORKS = {
 }
 
 
-def by_autograd(model: nn.Module, x: Tensor, y: Tensor, p: float, bias: bool) -> Tensor:
-    """(n,) the definition: one backward pass per sample, norm over all entries of the head's gradient."""
-    model = model.eval()
-    head = find_head(model, x[:2])
-    values = []
-    for one, label in zip(x, y, strict=True):
-        model.zero_grad()
-        out = model(one[None])
-        F.cross_entropy(getattr(out, "logits", out), label[None]).backward()
-        entries = head.weight.grad.flatten()
-        if bias:
-            entries = torch.cat([entries, head.bias.grad.flatten()])
-        values.append(entries.abs().max() if math.isinf(p) else (entries.abs() ** p).sum() ** (1 / p))
-    return torch.stack(values)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("p", [0.7, 1, 2, 3, math.inf])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -100,7 +85,8 @@ def test_closed_form_is_the_gradient(name: str, p: float, bias: bool) -> None:
     make, shape, classes = NETWORKS[name]
     model = make().double()
     x, y = torch.randn(9, *shape, dtype=torch.float64), torch.randint(0, classes, (9,))
-    truth = by_autograd(model, x, y, p, bias)
+    head = find_head(model.eval(), x[:2])
+    truth = norms_by_autograd(model, x, y, [head.weight, head.bias] if bias else [head.weight], p)
     found = gradient_norms(model, TensorDataset(x, y), p=p, bias=bias, batch_size=4)
     assert ((found - truth).abs() / truth).max() < 1e-5
     single = gradient_norms(model.float(), TensorDataset(x.float(), y), p=p, bias=bias, batch_size=4)
@@ -362,7 +348,7 @@ def test_models_that_the_closed_form_does_not_hold_for() -> None:
         gradient_norms(grouped, TensorDataset(pictures, y))
     for model, name in ((spatial, "0.weight"), (grouped, "1.weight")):  # what the message proposes
         found = gradient_norms(model, TensorDataset(pictures, y), parameters=name)
-        assert torch.allclose(found, one_backward_each(model, pictures, y, [name]), rtol=1e-4)
+        assert torch.allclose(found, norms_by_autograd(model, pictures, y, [model.get_parameter(name)]), rtol=1e-4)
     tokens = nn.Linear(6, 3)
     with pytest.raises(Problem, match=r"cannot tell|per position"):
         gradient_norms(tokens, TensorDataset(torch.randn(4, 5, 6), y))
@@ -370,15 +356,6 @@ def test_models_that_the_closed_form_does_not_hold_for() -> None:
         gradient_norms(tokens, TensorDataset(torch.randn(4, 5, 6), y), parameters="all")
     with pytest.raises(Problem, match="one logit"):
         gradient_norms(nn.Linear(6, 1), TensorDataset(torch.randn(4, 6), torch.zeros(4, dtype=torch.long)))
-
-
-def one_backward_each(model: nn.Module, x: Tensor, y: Tensor, names: list[str]) -> Tensor:
-    model.eval()
-    chosen, values = [dict(model.named_parameters())[name] for name in names], []
-    for one, label in zip(x, y, strict=True):
-        parts = torch.autograd.grad(F.cross_entropy(model(one[None]), label[None]), chosen)
-        values.append(torch.cat([part.flatten() for part in parts]).norm())
-    return torch.stack(values)
 
 
 def test_wrong_heads() -> None:
@@ -516,9 +493,7 @@ def test_a_head_that_does_more_than_multiply_is_refused() -> None:
         with pytest.raises(Problem, match=r"changes its input, .* parameters='1.weight'"):
             gradient_norms(model, TensorDataset(x, y))
         found = gradient_norms(model, TensorDataset(x, y), parameters="1.weight")
-        for row in (0, 8):
-            loss = F.cross_entropy(model(x[row : row + 1]), y[row : row + 1])
-            assert torch.isclose(found[row], torch.autograd.grad(loss, model[1].weight)[0].norm(), rtol=1e-4)
+        assert torch.allclose(found, norms_by_autograd(model, x, y, [model[1].weight]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -1}, {"parameters": ["1.weight"]}])
