@@ -15,7 +15,6 @@ from debiaser.io import replacing
 from debiaser.report import render_page
 from debiaser.report.audit_words import page_parts
 from debiaser.report.figures import TINY, data_uri, heat_uri
-from debiaser.report.tables import count
 
 Part = dict[str, Any]
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure", "unreadable")
@@ -50,7 +49,6 @@ def write_audit_page(
     if "paths" in redact:
         findings, columns = without_paths(findings, columns)
     data = page_data(findings, columns, samples, swaps) | {"key": f"debiaser-{key}", "redacted": "paths" in redact}
-    classes, total, listed = len(findings["classes"]), data["total"], data["listed"]
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
@@ -58,9 +56,6 @@ def write_audit_page(
         inline_style=False,
         **page_parts(findings),
         shown=data,
-        more_classes=count(classes) if len(data["galleries"]) < classes else "",
-        listed=count(listed),
-        total=count(total) if total > listed else "",
         hidden_images="images" in redact,
         hidden_paths="paths" in redact,
         data=Markup(as_json(data)),  # noqa: S704 (no "<" is left in it)

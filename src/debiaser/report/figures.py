@@ -192,11 +192,9 @@ def _draw_stages(axes: Axes, curve: Curve) -> None:
 # Of an audit
 
 
-def bar(
-    value: float, chance: float | None = None, interval: tuple[float, float] | None = None, null: float = 0.0
-) -> Markup:
-    """A bar from 0 to 100, the interval as a whisker, and behind it the band that chance gives: its mean, and what it
-    reaches in 19 of 20 draws (`null`)."""
+def bar(value: float, chance: float | None = None, excess: Found | None = None, null: float = 0.0) -> Markup:
+    """A bar from 0 to 100, the interval of its excess over chance as a whisker, and behind it the band that chance
+    gives: its mean, and what it reaches in 19 of 20 draws (`null`)."""
 
     def rect(y: int, width: float, height: int, kind: str) -> str:
         return f'<rect class="{kind}" y="{y}" width="{min(max(width, 0), 100):.1f}" height="{height}"/>'
@@ -207,7 +205,8 @@ def bar(
     parts = [rect(4, 100, 10, "track-back")]
     parts += [rect(1, max(chance, null), 16, "chance-band")] if chance is not None else []
     parts += [rect(4, value, 10, "bar-fill")]
-    parts += [line(interval[0], 9, interval[1], 9, "whisker")] if interval else []
+    if chance is not None and excess is not None and excess["low"] is not None:
+        parts += [line(chance + excess["low"], 9, chance + excess["high"], 9, "whisker")]
     parts += [line(chance, 0, chance, 18, "chance-line")] if chance is not None else []
     head = '<svg class="bar-drawing" viewBox="0 0 100 18" preserveAspectRatio="none" aria-hidden="true">'
     return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704 (numbers only)
