@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from markupsafe import Markup, escape
 
 from debiaser.errors import Problem
 from debiaser.io import UNREADABLE, write_text
-from debiaser.report import figures, render_page
+from debiaser.report import figures, render_page, tables
 from debiaser.report.runs import (
     LARGEST,
     Arrays,
@@ -28,20 +29,16 @@ from debiaser.report.runs import (
     why,
 )
 from debiaser.report.tables import (
-    ACCURACIES,
     HEADINGS,
     Row,
     count,
-    duration,
     method_name,
     part,
     percent,
     place_order,
-    plural,
     points,
     published,
     share,
-    spread,
     study_table,
     summary_rows,
 )
@@ -120,8 +117,10 @@ def write_page(
         warnings=[*(run_dirs.left_out if isinstance(run_dirs, Found) else []), *warnings],
         studies=studies,
         overview=table(rows) if len(sections) > 1 else None,
-        plural=plural,
+        t=tables,
         code=with_code,
+        command=command,
+        as_json=partial(json.dumps, indent=2, sort_keys=True, default=str),
     )
     write_text(destination, page)
     return destination
@@ -183,9 +182,6 @@ def section(rows: Sequence[Row], shown: Sequence[Shown], identity: str, allowanc
     """Everything the page says about one dataset, rho, noise and recipe."""
     said = finding(rows)
     things, bias = noun(rows[0]["dataset"]), bias_word(rows[0])
-    total = sum(len(row["results"]) for row in rows)
-    runs = ", ".join(f"{one.label} (seed {one.result.get('seed')})" for one in shown)
-    one_each = f"The parts below show one run per method, the one with the lowest seed, out of {total}: {runs}."
     unscored = [one.label for one in shown if one.details.vectors is not None and not one.scored]
     listed = " and ".join(filter(None, (", ".join(unscored[:-1]), *unscored[-1:])))
     none = f"{listed} {'gives' if len(unscored) == 1 else 'give'} no score to single {things}."
@@ -199,14 +195,14 @@ def section(rows: Sequence[Row], shown: Sequence[Shown], identity: str, allowanc
         "several_seeds": any(len(row["seeds"]) > 1 for row in rows),
         "things": things,
         "bias": bias,
-        "representatives": one_each if total > len(shown) else "",
+        "shown": shown,
+        "total": sum(len(row["results"]) for row in rows),
         "scored": [one.result["method"] for one in shown if one.scored],
         "histograms": [histogram(one, f"{identity}-score{n}", things, allowance) for n, one in enumerate(shown)],
         "galleries": galleries(shown, bias, allowance),
         "unscored": none if unscored else "",
         "curves": curves(shown, identity, allowance),
         "answers": answers(shown, bias, things, allowance),
-        "making": [making(one) for one in shown],
     }
 
 
@@ -261,33 +257,18 @@ def _large_groups(row: Row | None) -> bool:
 
 
 def table(rows: Sequence[Row]) -> Part:
-    """The table of all rows, the best of each place marked; a column that would be empty is left out."""
-    accuracies = [name for name in ACCURACIES if any(row[name] is not None for row in rows)]
-    values: dict[tuple[Any, str], set[float]] = {}
+    """The rows of a table by place, its best accuracies, and the columns that would not be empty."""
+    names = [name for name in HEADINGS if any(row[name] is not None for row in rows)]
+    best: dict[tuple[Any, str], float] = {}
+    for place in {row["place"] for row in rows}:
+        for name in names:
+            values = {row[name] for row in rows if row["place"] == place} - {None}
+            if len(values) > 1:
+                best[place, name] = max(values)
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        for name in accuracies:
-            if row[name] is not None:
-                values.setdefault((row["place"], name), set()).add(row[name])
-    best = {key: max(found) for key, found in values.items() if len(found) > 1}
-    groups: dict[str, list[Part]] = {}
-    for row in rows:
-        cells = [
-            {"heading": HEADINGS[name], "text": spread(row[name], row[f"{name}_std"]), "value": row[name]}
-            | {"best": row[name] is not None and row[name] == best.get((row["place"], name))}
-            for name in accuracies
-        ]
-        line = {
-            "label": row["label"],
-            "cells": cells,
-            "published": published(row),
-            "published_label": str((row["published"] or {}).get("label") or ""),
-            "seeds": row["seeds"],
-            "samples_seen": count(row["samples_seen"]),
-            "time": duration(row["seconds"]),
-        }
-        groups.setdefault(heading(row), []).append(line)
-    headings = [HEADINGS[name] for name in accuracies]
-    return {"headings": headings, "groups": list(groups.items()), "published": any(published(row) for row in rows)}
+        groups.setdefault(heading(row), []).append(row)
+    return {"names": names, "best": best, "groups": groups, "published": any(map(published, rows))}
 
 
 def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
@@ -487,41 +468,7 @@ def answer_words(cards: Sequence[Part], bias: str, things: str) -> list[str]:
     return sentences
 
 
-# How a run was made: the command that makes it again, its settings and the versions behind it
-
-ENVIRONMENT = {
-    "debiaser": "debiaser",
-    "commit": "commit",
-    "python": "Python",
-    "torch": "torch",
-    "numpy": "numpy",
-    "pillow": "Pillow",
-    "scikit-learn": "scikit-learn",
-    "scipy": "scipy",
-    "device": "device",
-    "threads": "threads",
-    "cores": "cores",
-    "world_size": "processes",
-    "processor": "processor",
-    "platform": "platform",
-}
-
-
-def making(one: Shown) -> Part:
-    """Command, settings, sizes, times and versions of one run."""
-    result, sizes = one.result, {str(name): number(value) for name, value in one.result["rows"].items()}
-    environment = result["environment"]
-    return {
-        "label": one.label,
-        "seed": result.get("seed"),
-        "folder": result["folder"].name,
-        "command": command(result),
-        "spec": json.dumps(result["spec"], indent=2, sort_keys=True, default=str),
-        "rows": [(name, "unknown" if size is None else count(size)) for name, size in sizes.items()],
-        "seconds": [(str(stage), duration(number(value))) for stage, value in result["seconds"].items()],
-        "notes": [str(note) for note in result["notes"]],
-        "versions": [(words, str(environment[name])) for name, words in ENVIRONMENT.items() if environment.get(name)],
-    }
+# How a run was made
 
 
 def command(result: Result) -> str:
