@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 import test_page_in_browser
 from audit_folders import Audit, findings, image_audit, score_columns, text_audit
 from debiaser.report.audit_page import as_json, table_order, write_audit_page
-from debiaser.report.figures import draw_break_even
+from debiaser.report.figures import break_even
 
 browser, show = test_page_in_browser.browser, test_page_in_browser.show  # the same fixture as for the other page
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='hacked=2'>\"'\n../../é😀</script>&amp;"
@@ -120,13 +119,15 @@ def test_lines_of_the_price_cross_at_the_break_even_share() -> None:
     """Gain 30 on rows against, cost 1.5 on the others: level at 1.5 / 31.5 of the cases."""
     even = {"value": 100 * 1.5 / 31.5, "low": 3.0, "high": 7.0}
     sides = {"before": {"follow": 97.0, "against": 40.0}, "after": {"follow": 95.5, "against": 70.0}}
-    axes = Figure().add_subplot()
-    draw_break_even(axes, **sides, even=even, here=(0.0, 1.2))
-    lines = {str(line.get_gid()): np.asarray(line.get_data(), float) for line in axes.get_lines()}
-    first, second = lines["course-aligned"], lines["course-right"]
-    apart = first[1] - second[1]
-    assert first[0][1] * apart[0] / (apart[0] - apart[1]) == pytest.approx(even["value"])
-    assert lines["even-line"][0][0] == even["value"]
+    drawn = break_even(**sides, even=even, share={"low": 0.0, "high": 0.012}, alt="price")
+    lines = re.findall(
+        r'id="price-(course-aligned|course-right|even-line)"><path d="M (\S+) (\S+) \sL (\S+) (\S+)', drawn
+    )
+    (x1, a1, x2, a2), (_, b1, _, b2), even_line = (
+        [float(each) for each in next(line for line in lines if line[0] == name)[1:]]
+        for name in ("course-aligned", "course-right", "even-line")
+    )
+    assert x1 + (x2 - x1) * (b1 - a1) / ((b1 - a1) + (a2 - b2)) == pytest.approx(even_line[0], abs=0.1)
 
 
 def test_galleries_hold_what_their_heads_say(browser: Any, image_page: str) -> None:

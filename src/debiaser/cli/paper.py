@@ -13,13 +13,12 @@ from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
 from debiaser.cli.console import LONG, clock, duration, reporting, say, show_table
 from debiaser.errors import Misuse, Problem, known
-from debiaser.io import make_folder, replacing, write_json
+from debiaser.io import make_folder, write_json
 
 if TYPE_CHECKING:
-    from debiaser.paper.theory.evidence import Evidence
+    pass
 
 Found = dict[str, Any]
-FORMATS: dict[str, dict[str, Any]] = {"pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 130}}
 
 
 @app.command()
@@ -263,6 +262,7 @@ def theory(
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
     from debiaser.learn.machine import environment
     from debiaser.paper.theory.evidence import gather
+    from debiaser.paper.theory.figures import write_figures
     from debiaser.paper.theory.statements import statements
 
     if seed < 0:
@@ -273,7 +273,7 @@ def theory(
     with reporting(quiet):
         evidence = gather(seed)
     found = statements(evidence)
-    files = draw(evidence, figures) if figures else []
+    files = write_figures(evidence, figures) if figures else []
     if as_json:
         seconds = round(time.monotonic() - started, 1)
         kept = [asdict(each) for each in found]
@@ -288,20 +288,6 @@ def theory(
         typer.echo(f"Figures: {', '.join(map(str, files))}")
     else:
         say("With --figures DIR it draws them.")
-
-
-def draw(evidence: "Evidence", folder: Path) -> list[Path]:
-    """The files of all figures, in every format."""
-    from debiaser.paper.theory.figures import figures
-
-    files = []
-    for name, figure in figures(evidence).items():
-        for kind, chosen in FORMATS.items():
-            path = folder / f"{name}.{kind}"
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=kind, **chosen)
-            files.append(path)
-    return files
 
 
 @app.command()

@@ -12,8 +12,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
@@ -25,12 +26,11 @@ from debiaser.report.speed import markdown
 from debiaser.report.tables import (
     METHODS,
     markdown_table,
-    own_row,
     record_markdown,
-    regret_row,
     results_markdown,
     studies_summary,
     study_markdown,
+    with_interval,
 )
 
 SEEDS = 3  # that every study should have, but those that need more
@@ -96,6 +96,49 @@ def studies(results: Path, short: bool) -> str:
         return studies_summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]
     return "\n\n".join([studies_summary(found), *left_out, *(study_markdown(each) for each in found)])
+
+
+def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What an audit or a debiasing of someone's own data reached (`benchmarks/own_data.py`), as a row."""
+    everyone = found.get("regret", {}).get("overall", {})
+    compared, rival = with_interval(found.get("test", {})), found.get("selection", {}).get("rival")
+    return {
+        "data": name.replace("_noise", ", labels flipped: ").removesuffix("_debias"),
+        "verdict": found["verdict"],
+        "why": " ".join(found["reasons"]),
+        "flagged columns": ", ".join(found.get("flagged", ["–"])) or "none",
+        "average precision of the scores": found.get("average_precision", {}).get("score", "–"),
+        "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
+        "chosen": found.get("regret", {}).get("chosen", "–"),
+        **{f"{each}, %": everyone.get(full, "–") for each, full in CANDIDATES.items()},
+        "its rival minus vanilla": f"{compared} ({rival})" if compared else "–",
+        "minutes, where nothing else ran": found["seconds"] / 60 if found["seconds"] else "–",
+    }
+
+
+def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the choice without bias labels lost against the candidate that was best on the held-out rows."""
+    regret = found["regret"]
+    chosen, oracle, everyone = regret["chosen"], regret["oracle"], regret["overall"]
+    return {
+        "data": name.removesuffix("_debias"),
+        "vanilla, %": everyone[CANDIDATES["vanilla"]],
+        "chosen": chosen,
+        "its held-out accuracy, %": everyone[chosen],
+        "an oracle would choose": oracle,
+        "which reaches, %": everyone[oracle],
+        "regret, points": f"{regret['points']:.1f}",
+    }
+
+
+# by what the table calls them
+CANDIDATES = {
+    "vanilla": "vanilla (class-balanced)",
+    "named property exchanged": "named property exchanged",
+    "PGD, half of the draws by score": "PGD, 50% of draws by score",
+    "PGD, all draws by score": "PGD, 100% of draws by score",
+    "PGD, three quarters by score, named property exchanged": "PGD, 75% of draws by score, named property exchanged",
+}
 
 
 def theory_table(results: Path) -> str:

@@ -99,24 +99,18 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
     clean["duplicates"] = [
         {**entry, "ids": [numbers.get(name, HIDDEN) for name in entry["ids"]]} for entry in findings["duplicates"]
     ]
-    for name in ("unreadable", "left_out"):
-        clean[name] = [
-            {"id": numbers.get(entry["id"], HIDDEN), "reason": scrub(_without(entry["reason"], entry["id"]))}
-            for entry in findings[name]
-        ]
+    for part in ("unreadable", "left_out"):
+        clean[part] = []
+        for name, reason in ((entry["id"], entry["reason"]) for entry in findings[part]):
+            for each in filter(None, (name, _bare(name))):  # its own name, however short
+                reason = reason.replace(each, HIDDEN)
+            clean[part].append({"id": numbers.get(name, HIDDEN), "reason": scrub(reason)})
     total = len(columns["id"])
     return clean, {**columns, "id": [str(row) for row in range(total)], "path": [""] * total}
 
 
 def _bare(name: str) -> str:
     return re.split(r"[/\\]", name)[-1]
-
-
-def _without(text: str, name: str) -> str:
-    """A sentence without a name, however short."""
-    for each in filter(None, (name, _bare(name))):
-        text = text.replace(each, HIDDEN)
-    return text
 
 
 def _scrubber(names: set[str], source: str) -> Callable[[str], str]:
@@ -201,7 +195,13 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
         "triplets": [places(rows) for rows in triplets if kept.keys() >= set(rows)],
         **{name: places(rows) for name, rows in parts.items()},
         "sheet": places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET]) if "image" in first else [],
-        "swaps": {view: [_strip(each) for each in strips] for view, strips in swaps.items()},
+        "swaps": {
+            view: [
+                each if "texts" in each else {**each, "images": [data_uri(image) for image in each["images"]]}
+                for each in strips
+            ]
+            for view, strips in swaps.items()
+        },
     }
 
 
@@ -284,8 +284,3 @@ def draw_samples(samples: Mapping[int, Part]) -> dict[int, Part]:
             break
         drawn[place] = told
     return drawn
-
-
-def _strip(strip: Part) -> Part:
-    """A swap: original, donor, swapped, and what was answered to each."""
-    return strip if "texts" in strip else {**strip, "images": [data_uri(image) for image in strip["images"]]}

@@ -169,7 +169,7 @@ def repair(findings: Part) -> Part | None:
     misclassified = {"on": "rows the easy model misses", **content["test"]["easy_misses"]}
     tests = [_test(test) for test in (content["test"], misclassified) if test["difference"] is not None]
     price, drawn = content["price"], ""
-    even = price["break_even"] if price else {"low": None}
+    even: Part = price["break_even"] if price else {"low": None}
     if even["low"] is not None and (even["low"] > 0 or even["high"] < 100):  # a band from end to end says nothing
         here = findings["conflicting_share"]
         drawn = figures.break_even(price["before"], price["after"], even, here, price["sentence"])

@@ -5,7 +5,6 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -46,21 +45,22 @@ PAGE_STYLE: Any = PRINT_STYLE | {
 BINS = 28
 
 
-def svg(
-    draw: Callable[[Axes], object], name: str, alt: str, width: float = 5.2, height: float = 3.1, kind: str = "figure"
-) -> Markup:
-    """What `draw` draws, so many inches large, as an SVG inside a page: ids of its own, colours as variables.
+on_page = matplotlib.rc_context(PAGE_STYLE)
+
+
+def _axes(width: float = 5.2, height: float = 3.1) -> Axes:
+    """Axes of a figure of so many inches."""
+    return Figure(figsize=(width, height), layout="constrained").add_subplot()
+
+
+def _svg(axes: Axes, name: str, alt: str, kind: str = "figure") -> Markup:
+    """The figure of these axes as an SVG inside a page: ids of its own, colours as variables.
 
     Style attributes become plain ones, so that a page's policy can forbid all inline style.
     """
-    stream = io.StringIO()
-    with matplotlib.rc_context(PAGE_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure.add_subplot())
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
-    text = stream.getvalue()
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    stream, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    axes.get_figure(root=True).savefig(stream, format="svg", transparent=True, metadata=nothing)  # type: ignore[union-attr]
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", stream.getvalue(), flags=re.DOTALL)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r'\bstyle="([^"]*)"', _as_attributes, text)
@@ -109,21 +109,20 @@ def _shares(counts: Any) -> Any:
 # Scores, curves
 
 
+@on_page
 def histogram(
     edges: Any, counts: Sequence[tuple[str, Any]], name: str, alt: str, logarithmic: bool, xlabel: str = "score"
 ) -> Markup:
     """Counts per bin of kinds that are named by their colour, each as shares of its own total."""
-
-    def draw(axes: Axes) -> None:
-        for kind, each in counts:
-            _steps(axes, edges, _shares(each), PAGE[kind])
-        if logarithmic:
-            _log_axis(axes, "x")
-        axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel + (" (logarithmic)" if logarithmic else ""))
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("% of its kind")
-
-    return svg(draw, name, alt)
+    axes = _axes()
+    for kind, each in counts:
+        _steps(axes, edges, _shares(each), PAGE[kind])
+    if logarithmic:
+        _log_axis(axes, "x")
+    axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel + (" (logarithmic)" if logarithmic else ""))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("% of its kind")
+    return _svg(axes, name, alt)
 
 
 def score_histogram(scores: np.ndarray, kinds: Mapping[str, np.ndarray], name: str, alt: str) -> Markup:
@@ -158,25 +157,24 @@ class Curve:
     borders: list[float]
 
 
+@on_page
 def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> Markup:
     """Learning curves, with a dotted line where a run goes from one stage to the next."""
-
-    def draw(axes: Axes) -> None:
-        axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
-        for curve in series:
-            _draw_stages(axes, curve)
-        borders = {border for curve in series for border in curve.borders}
-        for border in sorted(borders):
-            axes.axvline(border, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
-        if len(borders) == 1:
-            beside: Any = {"textcoords": "offset points", "va": "top", "fontsize": 8.5}
-            axes.annotate("stage border", (borders.pop(), 100), (4, -1), **beside)
-        axes.set(ylim=(-2, 102), xlabel="training samples seen", ylabel=ylabel)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-
-    return svg(draw, name, alt)
+    axes = _axes()
+    axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
+    for curve in series:
+        _draw_stages(axes, curve)
+    borders = {border for curve in series for border in curve.borders}
+    for border in sorted(borders):
+        axes.axvline(border, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
+    if len(borders) == 1:
+        beside: Any = {"textcoords": "offset points", "va": "top", "fontsize": 8.5}
+        axes.annotate("stage border", (borders.pop(), 100), (4, -1), **beside)
+    axes.set(ylim=(-2, 102), xlabel="training samples seen", ylabel=ylabel)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    return _svg(axes, name, alt)
 
 
 def _draw_stages(axes: Axes, curve: Curve) -> None:
@@ -215,51 +213,45 @@ def bar(value: float, chance: float | None = None, excess: Found | None = None, 
 PLANE_COLOURS = {"aligned": "aligned", "conflicting": "conflicting", "mislabelled": "flipped", "unsure": "unknown"}
 
 
+@on_page
 def plane(points: Sequence[tuple[float, float, str]], alt: str) -> Markup:
     """Samples (x, y, kind) by the probability of their label to the easy model (across) and to the judging one (up);
     those made on purpose as rings."""
-
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=PAGE["line"], linewidth=0.9, linestyle=(0, (3, 3)))
-        for kind in dict.fromkeys(each[2] for each in points):
-            x, y = zip(*((x, y) for x, y, own in points if own == kind), strict=True)
-            look: Any = {"facecolor": PAGE[PLANE_COLOURS.get(kind, "right")], "linewidth": 0, "alpha": 0.8}
-            if kind == "planted":
-                look = {"facecolor": "none", "edgecolor": PAGE["right"], "linewidth": 1.2}
-            axes.scatter(x, y, 18, gid=kind, **look)
-        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="easy model", ylabel="judging model", aspect="equal")
-        axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
-        axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
-
-    return svg(draw, "plane", alt, 3.2, 3.1, "figure plane")
+    axes = _axes(3.2, 3.1)
+    axes.plot([0, 1], [0, 1], color=PAGE["line"], linewidth=0.9, linestyle=(0, (3, 3)))
+    for kind in dict.fromkeys(each[2] for each in points):
+        x, y = zip(*((x, y) for x, y, own in points if own == kind), strict=True)
+        look: Any = {"facecolor": PAGE[PLANE_COLOURS.get(kind, "right")], "linewidth": 0, "alpha": 0.8}
+        if kind == "planted":
+            look = {"facecolor": "none", "edgecolor": PAGE["right"], "linewidth": 1.2}
+        axes.scatter(x, y, 18, gid=kind, **look)
+    axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="easy model", ylabel="judging model", aspect="equal")
+    axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+    axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
+    return _svg(axes, "plane", alt, "figure plane")
 
 
+@on_page
 def forest(rows: Sequence[tuple[str, float, float, bool]], alt: str) -> Markup:
     """A line for each (name, value, chance, flagged), in percent, from a tick at chance to a dot."""
-
-    def draw(axes: Axes) -> None:
-        for place, (_, value, chance, flagged) in enumerate(rows):
-            colour = PAGE["conflicting" if flagged else "aligned"]
-            axes.plot([chance, value], [place, place], color=colour, linewidth=1.6)
-            axes.plot([chance], [place], "|", color=PAGE["aligned"], markersize=9)
-            axes.plot([value], [place], "o", color=colour, markersize=6, gid=f"dot-{place}")
-        axes.set_yticks(range(len(rows)), [name if len(name) <= 22 else f"{name[:21]}…" for name, *_ in rows])
-        axes.set(xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
-        axes.xaxis.set_major_formatter("{x:.0f}%")
-        axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
-
-    return svg(draw, "forest", alt, 5.2, 0.3 * len(rows) + 0.6)
+    axes = _axes(5.2, 0.3 * len(rows) + 0.6)
+    for place, (_, value, chance, flagged) in enumerate(rows):
+        colour = PAGE["conflicting" if flagged else "aligned"]
+        axes.plot([chance, value], [place, place], color=colour, linewidth=1.6)
+        axes.plot([chance], [place], "|", color=PAGE["aligned"], markersize=9)
+        axes.plot([value], [place], "o", color=colour, markersize=6, gid=f"dot-{place}")
+    axes.set_yticks(range(len(rows)), [name if len(name) <= 22 else f"{name[:21]}…" for name, *_ in rows])
+    axes.set(xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
+    axes.xaxis.set_major_formatter("{x:.0f}%")
+    axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
+    return _svg(axes, "forest", alt)
 
 
-def break_even(before: Found, after: Found, even: Found, here: Found, alt: str) -> Markup:
+@on_page
+def break_even(before: Found, after: Found, even: Found, share: Found, alt: str) -> Markup:
     """Accuracy against the share of cases that go against the rule, in percent: a line each before and after, the band
-    where they cross, and below it what is known of the share in these data (`here`)."""
-    draw = partial(draw_break_even, before=before, after=after, even=even, here=(here["low"] * 100, here["high"] * 100))
-    return svg(draw, "price", alt)
-
-
-def draw_break_even(axes: Axes, before: Found, after: Found, even: Found, here: tuple[float, float]) -> None:
-    """The axes of `break_even`."""
+    where they cross, and below it what is known of the share in these data (from 0 to 1)."""
+    axes, here = _axes(), (share["low"] * 100, share["high"] * 100)
     wanted = max(2 * min(even["high"], 50.0), 1.2 * here[1])
     far = next((end for end in (4.0, 8.0, 20.0, 40.0, 60.0, 80.0) if wanted <= end), 100.0)
     axes.axvspan(even["low"], min(even["high"], far), color=PAGE["unclear"], alpha=0.22, linewidth=0, gid="even-band")
@@ -276,37 +268,37 @@ def draw_break_even(axes: Axes, before: Found, after: Found, even: Found, here: 
     axes.xaxis.set_major_formatter("{x:g}%")
     axes.yaxis.set_major_formatter("{x:g}%")
     axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
+    return _svg(axes, "price", alt)
 
 
 # Of the bench
 
 
+@on_page
 def ratios(claims: Sequence[Found], alt: str) -> Markup:
     """Every alternative as a line from its lowest to its highest ratio on a logarithmic axis, grouped by claim."""
     number = sum(len(claim["ratios"]) for claim in claims)
-
-    def draw(axes: Axes) -> None:
-        place, ticks = 0.0, {}
-        for claim in claims:
-            place -= 1.1
-            words: Any = {"weight": "bold", "fontsize": 9, "va": "center", "textcoords": "offset points"}
-            axes.annotate(claim["title"], (0, place), (4, 0), ("axes fraction", "data"), **words)
-            for way, spread in claim["ratios"].items():
-                place -= 1
-                ticks[place] = way
-                line: Any = {"color": PAGE["series-1"]}
-                axes.plot([spread["low"], spread["high"]], [place, place], linewidth=2.2, alpha=0.6, **line)
-                axes.plot([spread["median"]], [place], "o", markersize=5.5, **line)
-                beside: Any = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-                axes.annotate(times(spread["median"]), (spread["high"], place), (7, 0), **beside)
-        axes.axvline(1, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
-        _log_axis(axes, "x", "{x:g}×")
-        axes.set_xlim(right=4 * max(spread["high"] for claim in claims for spread in claim["ratios"].values()))
-        axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
-        axes.set_yticks(list(ticks), list(ticks.values()))
-        axes.set(ylim=(place - 0.8, 0), xlabel="its time over ours (logarithmic)")
-
-    return svg(draw, "ratios", alt, 7.4, 0.7 + 0.26 * number + 0.3 * len(claims))
+    axes = _axes(7.4, 0.7 + 0.26 * number + 0.3 * len(claims))
+    place, ticks = 0.0, {}
+    for claim in claims:
+        place -= 1.1
+        words: Any = {"weight": "bold", "fontsize": 9, "va": "center", "textcoords": "offset points"}
+        axes.annotate(claim["title"], (0, place), (4, 0), ("axes fraction", "data"), **words)
+        for way, spread in claim["ratios"].items():
+            place -= 1
+            ticks[place] = way
+            line: Any = {"color": PAGE["series-1"]}
+            axes.plot([spread["low"], spread["high"]], [place, place], linewidth=2.2, alpha=0.6, **line)
+            axes.plot([spread["median"]], [place], "o", markersize=5.5, **line)
+            beside: Any = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+            axes.annotate(times(spread["median"]), (spread["high"], place), (7, 0), **beside)
+    axes.axvline(1, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
+    _log_axis(axes, "x", "{x:g}×")
+    axes.set_xlim(right=4 * max(spread["high"] for claim in claims for spread in claim["ratios"].values()))
+    axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set(ylim=(place - 0.8, 0), xlabel="its time over ours (logarithmic)")
+    return _svg(axes, "ratios", alt)
 
 
 def times(ratio: float) -> str:
@@ -314,19 +306,18 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.3g}×"
 
 
+@on_page
 def growth(sizes: Sequence[int], seconds: Sequence[Sequence[float]], alt: str) -> Markup:
     """Seconds against the number of samples, a line for each thing that was timed."""
-
-    def draw(axes: Axes) -> None:
-        for number, each in enumerate(seconds):
-            line: Any = {"linestyle": DASHES[number], "color": PAGE[f"series-{number}"]}
-            axes.plot(sizes, each, "o", markersize=4, **line)
-        _log_axis(axes, "x", "{x:,.0f}")
-        _log_axis(axes, "y")
-        axes.grid(color=PAGE["line"], linewidth=0.6)
-        axes.set(xlabel="rows", ylabel="seconds")
-
-    return svg(draw, "growth", alt, 5.6, 3.4)
+    axes = _axes(5.6, 3.4)
+    for number, each in enumerate(seconds):
+        line: Any = {"linestyle": DASHES[number], "color": PAGE[f"series-{number}"]}
+        axes.plot(sizes, each, "o", markersize=4, **line)
+    _log_axis(axes, "x", "{x:,.0f}")
+    _log_axis(axes, "y")
+    axes.grid(color=PAGE["line"], linewidth=0.6)
+    axes.set(xlabel="rows", ylabel="seconds")
+    return _svg(axes, "growth", alt)
 
 
 # Of studies, as the paper draws them: bars with error bars, histograms of norms and of trials, lines
@@ -422,25 +413,24 @@ def draw_lines(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     axes.legend(frameon=False)
 
 
-def _on_page(axes: Axes, draw: Draw, cells: Sequence[Found]) -> None:
-    draw(axes, cells, PAGE)
-
-
 def study_height(cells: Sequence[Found], draw: Draw) -> float:
     """Inches: bars need room for each of them."""
     return max(3.1, 0.36 * len(cells) + 0.9) if draw is draw_bars else 3.3
 
 
+@on_page
 def study_figures(found: Found) -> list[tuple[str, Markup]]:
     """Caption and SVG of each panel of a study, for the page."""
     drawn = []
     for number, (name, cells, draw) in enumerate(panels(found)):
         alt = f"{found['title']}, {name}: {found['sentence']}"
-        panel = partial(_on_page, draw=draw, cells=cells)
-        drawn.append((name, svg(panel, f"study-{found['study']}-{number}", alt, 5.2, study_height(cells, draw))))
+        axes = _axes(5.2, study_height(cells, draw))
+        draw(axes, cells, PAGE)
+        drawn.append((name, _svg(axes, f"study-{found['study']}-{number}", alt)))
     return drawn
 
 
+@matplotlib.rc_context(PRINT_STYLE)
 def write_study_figures(found: Found, folder: Path) -> list[Path]:
     """All panels of a study side by side, as PDF and PNG files; none where there is nothing to draw."""
     shown = panels(found)
@@ -449,13 +439,12 @@ def write_study_figures(found: Found, folder: Path) -> list[Path]:
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
     height = max(study_height(cells, draw) for _, cells, draw in shown) * rows + 0.3
-    with matplotlib.rc_context(PRINT_STYLE):
-        figure = Figure(figsize=(5.2 * columns, height), layout="constrained")
-        for number, (name, cells, draw) in enumerate(shown, 1):
-            axes = figure.add_subplot(rows, columns, number)
-            draw(axes, cells, PRINT)
-            axes.set_title(name, fontsize=10.5)
-        return save_figure(figure, folder, found["study"])
+    figure = Figure(figsize=(5.2 * columns, height), layout="constrained")
+    for number, (name, cells, draw) in enumerate(shown, 1):
+        axes = figure.add_subplot(rows, columns, number)
+        draw(axes, cells, PRINT)
+        axes.set_title(name, fontsize=10.5)
+    return save_figure(figure, folder, found["study"])
 
 
 # Images

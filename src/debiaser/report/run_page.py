@@ -35,7 +35,6 @@ from debiaser.report.tables import (
     method_name,
     part,
     percent,
-    place_order,
     points,
     published,
     share,
@@ -105,7 +104,7 @@ def write_page(
     drawn = sum(len(svg) for each in studies for _, svg in each["figures"])
     allowance = Allowance(max(ROOM - drawn, ROOM // 2))
     sections = []
-    for position, place in enumerate(sorted({row["place"] for row in rows}, key=place_order)):
+    for position, place in enumerate(dict.fromkeys(row["place"] for row in rows)):
         here = [row for row in rows if row["place"] == place]
         sections.append(section(here, representatives(here), f"section{position}", allowance))
     page = render_page(
@@ -227,8 +226,9 @@ def tiles(said: Finding, things: str) -> list[Part]:
         "worst_group": "right in the worst group",
     }
     before, after = said.plain, said.treated
-    if not _large_groups(before or after):
-        del names["worst_group"]
+    first = (before or after or {"results": [{"rows": {}, "classes": []}]})["results"][0]
+    if (number(first["rows"].get("test")) or 0.0) < 20 * max(len(first["classes"]), 1) ** 2:
+        del names["worst_group"]  # the groups (class x bias value) are too small for a big number; in the digits, five
     result = []
     for metric, words in names.items():
         values = [row[metric] for row in (before, after) if row and row[metric] is not None]
@@ -246,14 +246,6 @@ def tiles(said: Finding, things: str) -> list[Part]:
         words = f"of the training draws fall on {things} that go against the shortcut"
         result.append({"values": [part(drawn), part(mass)], "words": words, "change": None})
     return result
-
-
-def _large_groups(row: Row | None) -> bool:
-    """Whether the groups (class x bias value) hold enough test samples for a big number; in the digits it is five."""
-    if row is None:
-        return False
-    first = row["results"][0]
-    return (number(first["rows"].get("test")) or 0.0) >= 20 * max(len(first["classes"]), 1) ** 2
 
 
 def table(rows: Sequence[Row]) -> Part:
@@ -294,33 +286,32 @@ def histogram(one: Shown, name: str, things: str, allowance: Allowance) -> Part:
 
 
 def galleries(shown: Sequence[Shown], bias: str, allowance: Allowance) -> list[Part]:
-    """The images by score of each run, PGD's first; only the first is unfolded."""
-    ranked = sorted(shown, key=lambda one: one.result["method"] != "pgd")
-    made = [gallery(one, bias, 8 if len(shown) <= 3 else 4, allowance) for one in ranked]
-    first = next((one for one in made if one["classes"]), None)
-    return [{**one, "first": one is first} for one in made]
-
-
-def gallery(one: Shown, bias: str, per_side: int, allowance: Allowance) -> Part:
-    """The highest- and lowest-scored training images of one run, or the reason why there are none."""
-    samples = one.details.samples
-    if samples is None:
-        return {"missing": one.missing("samples.npz"), "classes": []}
-    classes = scored_classes(samples, one.result["classes"], bias, per_side)
-    sides = {side: [image for entry in classes for image in entry[side]] for side in ("highest", "lowest")}
-    if not allowance.take(sum(len(image["uri"]) + 200 for side in sides.values() for image in side)):
-        return {"missing": f"{one.label}: the pictures were {LEFT_OUT}", "classes": []}
-    marked = {name: f"{sum(image['conflicting'] for image in side)} of {len(side)}" for name, side in sides.items()}
-    total = len(set(samples["train_labels"].tolist()))
-    more = f"The first {MOST_CLASSES} of {total} classes." if total > MOST_CLASSES else ""
-    short = all(len(entry["name"]) <= 3 for entry in classes)
-    return {"label": one.label, "classes": classes, "marked": marked, "more": more, "short_names": short, "missing": ""}
+    """The highest- and lowest-scored training images of each run, PGD's first, or the reason why there are none."""
+    made: list[Part] = []
+    for one in sorted(shown, key=lambda one: one.result["method"] != "pgd"):
+        samples = one.details.samples
+        if samples is None:
+            made.append({"missing": one.missing("samples.npz"), "classes": []})
+            continue
+        classes = scored_classes(samples, one.result["classes"], bias, 8 if len(shown) <= 3 else 4)
+        sides = {side: [image for entry in classes for image in entry[side]] for side in ("highest", "lowest")}
+        if not allowance.take(sum(len(image["uri"]) + 200 for side in sides.values() for image in side)):
+            made.append({"missing": f"{one.label}: the pictures were {LEFT_OUT}", "classes": []})
+            continue
+        marked = {name: f"{sum(image['conflicting'] for image in side)} of {len(side)}" for name, side in sides.items()}
+        short = all(len(entry["name"]) <= 3 for entry in classes)
+        total = len(set(samples["train_labels"].tolist()))
+        more = f"The first {MOST_CLASSES} of {total} classes." if total > MOST_CLASSES else ""
+        texts = {"label": one.label, "marked": marked, "more": more, "missing": ""}
+        first = not any(each["classes"] for each in made)  # only this one is unfolded
+        made.append({**texts, "classes": classes, "short_names": short, "first": first})
+    return made
 
 
 def scored_classes(samples: Arrays, classes: Sequence[Any], bias: str, per_side: int) -> list[Part]:
     """Per class the highest- and the lowest-scored training images with the words that belong to each."""
     labels, scores = samples["train_labels"], samples["train_scores"]
-    bias_words = _bias_words(samples, "train", bias, classes)
+    bias_words, _ = _bias_words(samples, "train", bias, classes)
 
     def described(position: int) -> Part:
         conflicting = int(samples["train_conflicting"][position])
@@ -353,19 +344,14 @@ def class_name(classes: Sequence[Any], index: int) -> str:
     return str(classes[index]) if 0 <= index < len(classes) else str(index)
 
 
-def _bias_is_class(samples: Arrays, part: str) -> bool:
-    """Whether bias value b is the usual one of class b, as far as the samples that follow the shortcut show."""
+def _bias_words(samples: Arrays, part: str, name: str, classes: Sequence[Any]) -> tuple[list[str], bool]:
+    """`colour usual for 7`, `colour 7`, or nothing when unknown, for each sample; and whether bias value b is the usual
+    one of class b, as far as the samples that follow the shortcut show."""
     bias = samples[f"{part}_bias"]
     following = (samples[f"{part}_conflicting"] == 0) & (bias >= 0)
-    return bool(following.any() and (samples[f"{part}_labels"][following] == bias[following]).all())
-
-
-def _bias_words(samples: Arrays, part: str, name: str, classes: Sequence[Any]) -> list[str]:
-    """`colour usual for 7`, `colour 7`, or nothing when unknown, for each sample."""
-    as_class = _bias_is_class(samples, part)
-    values = [int(value) for value in samples[f"{part}_bias"]]
-    told = [f"{name} usual for {class_name(classes, value)}" if as_class else f"{name} {value}" for value in values]
-    return [words if value >= 0 else "" for words, value in zip(told, values, strict=True)]
+    as_class = bool(following.any() and (samples[f"{part}_labels"][following] == bias[following]).all())
+    told = [f"{name} usual for {class_name(classes, int(value))}" if as_class else f"{name} {value}" for value in bias]
+    return [words if value >= 0 else "" for words, value in zip(told, bias, strict=True)], as_class
 
 
 def curves(shown: Sequence[Shown], identity: str, allowance: Allowance) -> Part:
@@ -426,7 +412,7 @@ def answers(shown: Sequence[Shown], bias: str, things: str, allowance: Allowance
 def answer_cards(named: Sequence[tuple[str, Arrays]], classes: Sequence[Any], bias: str) -> list[Part]:
     """For each of the test images that the runs share, what every one of them says about it."""
     first = named[0][1]
-    bias_words, as_class = _bias_words(first, "test", bias, classes), _bias_is_class(first, "test")
+    bias_words, as_class = _bias_words(first, "test", bias, classes)
     cards = []
     for position in range(min(len(first["test_rows"]), MOST_TEST_IMAGES)):
         label, usual = int(first["test_labels"][position]), int(first["test_bias"][position]) if as_class else -1

@@ -149,41 +149,33 @@ def place(result: Result) -> tuple[str, float | None, float, str]:
     return str(result["dataset"]), number(result.get("rho")), noise or 0.0, str(result.get("recipe") or "")
 
 
-def place_order(key: tuple[str, float | None, float, str]) -> tuple[Any, ...]:
-    """A sort key for places, in which an unknown rho comes last."""
-    dataset, rho, noise, recipe = key
-    return dataset, rho is None, rho or 0.0, noise, recipe
-
-
 def summary_rows(results: Sequence[Result]) -> list[Row]:
-    """One row per dataset, rho, noise, recipe, method and differing setting: mean and deviation over its seeds.
+    """One row per dataset, rho, noise, recipe, method and differing setting, in this order; unknown rho comes last.
 
-    `row["unbiased"]` is the mean, `row["unbiased_std"]` the sample standard deviation (None with one seed).
+    `row["unbiased"]` is the mean over seeds, `row["unbiased_std"]` the sample standard deviation (None with one seed).
     """
     families: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         families.setdefault((*place(result), str(result["method"])), []).append(result)
     rows: list[Row] = []
     for family in families.values():
-        chosen = [{name: _as_key(value) for name, value in settings(each).items()} for each in family]
+        chosen = [settings(each) for each in family]
         names = sorted({name for each in chosen for name in each})
-        differing = [name for name in names if len({each.get(name) for each in chosen}) > 1]
-        variants: dict[tuple[Any, ...], list[Result]] = {}
-        for result, each in zip(family, chosen, strict=True):
-            variants.setdefault(tuple(each.get(name) for name in differing), []).append(result)
+        texts = {name: [json.dumps(each.get(name), sort_keys=True, default=str) for each in chosen] for name in names}
+        differing = [name for name in names if len(set(texts[name])) > 1]
+        variants: dict[tuple[str, ...], list[Result]] = {}
+        for place_of, result in enumerate(family):
+            variants.setdefault(tuple(texts[name][place_of] for name in differing), []).append(result)
         rows.extend(_row(members, differing) for members in variants.values())
     return sorted(rows, key=_row_order)
 
 
-def _as_key(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True, default=str)
-
-
 def _row_order(row: Row) -> tuple[Any, ...]:
+    dataset, rho, noise, recipe = row["place"]
     known = list(METHODS)
     rank = known.index(row["method"]) if row["method"] in known else len(known)
     usual = bool(row["published"])  # a method as the paper runs it comes before the same with fields changed
-    return *place_order(row["place"]), rank, row["method"], not usual, row["label"]
+    return dataset, rho is None, rho or 0.0, noise, recipe, rank, row["method"], not usual, row["label"]
 
 
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
@@ -208,9 +200,9 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
     }
     columns = {name: [result["metrics"].get(name) for result in members] for name in (*ACCURACIES, *SCORE_METRICS)}
     columns["samples_seen"] = [result.get("samples_seen") for result in members]
-    columns["seconds"] = [total_seconds(result) for result in members]
+    columns["seconds"] = [sum(_numbers(result["seconds"].values())) or None for result in members]  # of all stages
     for name, values in columns.items():
-        numbers = [value for value in map(number, values) if value is not None]
+        numbers = _numbers(values)
         row[name] = statistics.fmean(numbers) if numbers else None
         row[f"{name}_std"] = statistics.stdev(numbers) if len(numbers) > 1 else None
     return row
@@ -222,10 +214,8 @@ def seed_of(result: Result) -> int:
     return int(seed) if seed is not None else 0
 
 
-def total_seconds(result: Result) -> float | None:
-    """The time of all stages together."""
-    times = [value for value in map(number, result["seconds"].values()) if value is not None]
-    return sum(times) if times else None
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [value for value in map(number, values) if value is not None]
 
 
 def published(row: Row) -> str:
@@ -292,15 +282,10 @@ def drawn(row: Row) -> str:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], numbers: bool = True) -> str:
-    """The table as Markdown; `numbers`: all columns but the first are set to the right."""
-    aligned = ["---", *["--:" if numbers else "---"] * (len(headings) - 1)]
-    lines = [headings, aligned, *([_cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    """Three digits of a share or ratio; anything else as it is."""
-    return (f"{value:.3g}" if isinstance(value, float) else str(value)).replace("|", "&#124;")
+    """The table as Markdown, of floats three digits; `numbers`: all columns but the first are set to the right."""
+    lines = [headings, ["---", *["--:" if numbers else "---"] * (len(headings) - 1)], *rows]
+    texts = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(text.replace('|', '&#124;') for text in line)} |" for line in texts)
 
 
 def results_markdown(results: Sequence[Result]) -> str:
@@ -311,49 +296,6 @@ def results_markdown(results: Sequence[Result]) -> str:
 def record_markdown(rows: Sequence[Found]) -> str:
     """A record of measurements, a list of rows with named cells: one line per row, under the names of the first."""
     return markdown_table(list(rows[0]), ([row[name] for name in rows[0]] for row in rows), numbers=False)
-
-
-def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What an audit or a debiasing of someone's own data reached (`benchmarks/own_data.py`), as a row."""
-    everyone = found.get("regret", {}).get("overall", {})
-    compared, rival = with_interval(found.get("test", {})), found.get("selection", {}).get("rival")
-    return {
-        "data": name.replace("_noise", ", labels flipped: ").removesuffix("_debias"),
-        "verdict": found["verdict"],
-        "why": " ".join(found["reasons"]),
-        "flagged columns": ", ".join(found.get("flagged", ["–"])) or "none",
-        "average precision of the scores": found.get("average_precision", {}).get("score", "–"),
-        "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
-        "chosen": found.get("regret", {}).get("chosen", "–"),
-        **{f"{each}, %": everyone.get(full, "–") for each, full in CANDIDATES.items()},
-        "its rival minus vanilla": f"{compared} ({rival})" if compared else "–",
-        "minutes, where nothing else ran": found["seconds"] / 60 if found["seconds"] else "–",
-    }
-
-
-def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the choice without bias labels lost against the candidate that was best on the held-out rows."""
-    regret = found["regret"]
-    chosen, oracle, everyone = regret["chosen"], regret["oracle"], regret["overall"]
-    return {
-        "data": name.removesuffix("_debias"),
-        "vanilla, %": everyone[CANDIDATES["vanilla"]],
-        "chosen": chosen,
-        "its held-out accuracy, %": everyone[chosen],
-        "an oracle would choose": oracle,
-        "which reaches, %": everyone[oracle],
-        "regret, points": f"{regret['points']:.1f}",
-    }
-
-
-# by what the table calls them
-CANDIDATES = {
-    "vanilla": "vanilla (class-balanced)",
-    "named property exchanged": "named property exchanged",
-    "PGD, half of the draws by score": "PGD, 50% of draws by score",
-    "PGD, all draws by score": "PGD, 100% of draws by score",
-    "PGD, three quarters by score, named property exchanged": "PGD, 75% of draws by score, named property exchanged",
-}
 
 
 # Studies: ours beside published

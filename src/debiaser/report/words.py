@@ -66,7 +66,7 @@ def _single(row: Row) -> Finding:
     sentences += [f"There is nothing to compare it with yet: {other} on the same data would show what changes."]
     headline = f"{who[0].upper()}{who[1:]} is right on {percent(measure)} of the {where}."
     sides = {"plain": row} if vanilla else {"treated": row}
-    return Finding("single", headline, sentences, [_certainty([row])], **sides)
+    return Finding("single", headline, sentences, _caveats(row), **sides)
 
 
 def _describe(row: Row, who: str) -> str:
@@ -150,9 +150,7 @@ def _comparison(plain: Row, treated: Row, rows: Sequence[Row]) -> Finding:
     best = max(others, key=lambda row: float(row[metric]), default=treated)
     if best[metric] > treated[metric]:
         sentences.append(f"The best here on those is {best['label']} with {percent(best[metric])}.")
-    return Finding(
-        kind, headline, sentences, [*_fairness(plain, treated), _certainty([plain, treated])], plain, treated
-    )
+    return Finding(kind, headline, sentences, _caveats(plain, treated), plain, treated)
 
 
 def _gain(plain: Row, treated: Row, metric: str) -> float | None:
@@ -174,23 +172,20 @@ def _cost(plain: Row, treated: Row) -> list[str]:
     return [f"On {where} it {'loses' if change < 0 else 'gains'} {points(change)} ({right}{doubt})."]
 
 
-def _fairness(plain: Row, treated: Row) -> list[str]:
-    first, second = plain["samples_seen"], treated["samples_seen"]
-    if first is None or second is None:
-        return []
-    if abs(first - second) <= 0.01 * max(first, second):
-        return [f"Both were trained on the same number of samples seen ({count(first)})."]
-    return [
-        f"They did not see the same number of samples (plain {count(first)}, {method_name(treated['method'])}"
-        f" {count(second)}), so part of the difference may come from the length of training."
-    ]
-
-
-def _certainty(rows: Sequence[Row]) -> str:
-    seeds = min(len(row["seeds"]) for row in rows)
-    if seeds == 1:
-        return "One seed each: another seed will give somewhat other numbers." if len(rows) > 1 else "One seed."
-    return f"Averages over {seeds} seeds."
+def _caveats(*rows: Row) -> list[str]:
+    """Whether the trainings were as long, and how many seeds stand behind the numbers."""
+    seen, seeds = [row["samples_seen"] for row in rows], min(len(row["seeds"]) for row in rows)
+    told = []
+    if len(rows) == 2 and None not in seen:
+        told = [f"Both were trained on the same number of samples seen ({count(seen[0])})."]
+        if abs(seen[0] - seen[1]) > 0.01 * max(seen):
+            told = [
+                f"They did not see the same number of samples (plain {count(seen[0])}, {method_name(rows[1]['method'])}"
+                f" {count(seen[1])}), so part of the difference may come from the length of training."
+            ]
+    if seeds > 1:
+        return [*told, f"Averages over {seeds} seeds."]
+    return [*told, "One seed each: another seed will give somewhat other numbers." if len(rows) > 1 else "One seed."]
 
 
 def share_before(result: Result) -> float | None:

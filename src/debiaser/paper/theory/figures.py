@@ -1,6 +1,6 @@
-"""The evidence as figures, for people: made with matplotlib, given back as figures, saved by who asks."""
+"""The evidence as figures, for people."""
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from debiaser.paper.theory.evidence import Evidence, Sets, closed_form
+from debiaser.report.figures import PRINT_STYLE, save_figure
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#666666"
-STYLE: Any = {
+STYLE: Any = PRINT_STYLE | {
+    "text.parse_math": True,
     "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "legend.frameon": False,
@@ -24,24 +24,19 @@ STYLE: Any = {
 FLOOR = 1e-7  # where a probability of nothing is drawn on a logarithmic axis
 
 
+def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
+    """All figures in the folder, each as PDF and PNG."""
+    return [path for name, figure in figures(evidence).items() for path in save_figure(figure, folder, name)]
+
+
+@matplotlib.rc_context(STYLE)
 def figures(evidence: Evidence) -> dict[str, Figure]:
-    """All figures by the name of their file."""
-    makers: dict[str, Callable[[Evidence, Axes, Axes], None]] = {
-        "theorem_1": theorem_1,
-        "theorem_2": theorem_2,
-        "practical_objective": practical_objective,
-        "inverse_trace": inverse_trace,
-    }
-    return {name: drawn(evidence, make) for name, make in makers.items()}
-
-
-def drawn(evidence: Evidence, make: Callable[[Evidence, Axes, Axes], None]) -> Figure:
-    """A figure of two panels."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 3.5), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        make(evidence, left, right)
-        return figure
+    """All figures by the name of their file, each of two panels."""
+    drawn = {}
+    for draw in (theorem_1, theorem_2, practical_objective, inverse_trace):
+        drawn[draw.__name__] = figure = Figure(figsize=(8.6, 3.5), layout="constrained")
+        draw(evidence, *figure.subplots(1, 2))
+    return drawn
 
 
 def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
