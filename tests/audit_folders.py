@@ -42,29 +42,18 @@ HEALTH = {
     "easy_accuracy": estimate(88.0, 86.0, 90.0),
     "plain_accuracy": estimate(93.0, 91.0, 95.0),
 }
+
+
+def view(name: str, title: str, follows: float, p: float, nuisance: bool, **more: Any) -> dict[str, Any]:
+    """How far a property is followed; chance gives 6%."""
+    told = {"name": name, "title": title, "follows": follows, "chance": 6.0, "p": p, "nuisance": nuisance, "null": 8.0}
+    return told | {"excess": estimate(follows - 6, follows - 10, follows - 2), "rows": 900} | more
+
+
 VIEWS = [
-    {
-        "name": "colour",
-        "title": "Colour cast",
-        "follows": 30.0,
-        "chance": 6.0,
-        "p": 0.001,
-        "nuisance": True,
-        "null": 8.0,
-    }
-    | {"excess": estimate(24.0, 20.0, 28.0), "rows": 900},
-    {"name": "frame", "title": "Frame", "follows": 5.5, "chance": 6.0, "p": 0.6, "nuisance": True, "null": 8.0}
-    | {"excess": estimate(-0.5, -2.0, 1.0), "rows": 900},
-    {
-        "name": "texture",
-        "title": "Patch texture",
-        "follows": 9.0,
-        "chance": 6.0,
-        "p": 0.2,
-        "nuisance": False,
-        "null": 8.0,
-    }
-    | {"excess": estimate(3.0, -1.0, 7.0), "rows": 900},
+    view("colour", "Colour cast", 30.0, 0.001, True),
+    view("frame", "Frame", 5.5, 0.6, True),
+    view("texture", "Patch texture", 9.0, 0.2, False),
 ]
 SUSPECTS = [
     {"column": "hospital", "balanced_accuracy": 62.0, "chance": 10.0, "p": 0.001, "q": 0.004, "flagged": True}
@@ -127,10 +116,7 @@ def repair(names: list[str]) -> dict[str, Any]:
         "chosen": "PGD, 75% of draws by score",
         "selection": selection(),
         "price": PRICE,
-        "views_after": [
-            {"name": "colour", "title": "Colour cast", "follows": 8.0, "chance": 6.0, "null": 8.1, "p": 0.2}
-            | {"nuisance": True, "excess": estimate(2.0, -1.0, 5.0), "rows": 90},
-        ],
+        "views_after": [view("colour", "Colour cast", 8.0, 0.2, True, rows=90)],
     }
 
 

@@ -80,13 +80,15 @@ def test_opens_with_every_part_and_without_a_complaint(browser: Any, kind: str, 
     ]
     parts += ["mislabelled", "saw"] if kind == "image_page" else []
     assert [part for part in parts if not css(browser, f"section h2#{part}")] == []
-    assert css(browser, ".headline")[0].text.startswith(
-        "A shortcut was found: the model follows the colour cast in 30%"
-    )
     said = css(browser, "main")[0].text
-    for sentence in ("62% right, chance 10%", "“north” never goes with label “3”", "30% of swaps followed, chance 6%"):
+    for sentence in (
+        "A shortcut was found: the model follows the colour cast in 30%",
+        "62% right, chance 10%",
+        "“north” never goes with label “3”",
+        "30% of swaps followed, chance 6%",
+        "Difference on all held-out rows: +37.5 [31.0, 44.0] points (95% interval, p = 0.001, 120 units).",
+    ):
         assert sentence in said
-    assert "Difference on all held-out rows: +37.5 [31.0, 44.0] points (95% interval, p = 0.001, 120 units)." in said
     assert said.count("+37.5 [31.0, 44.0]") == 2, "in the sentence and in the table"
     assert not re.search(r"\bbiased\b", css(browser, "body")[0].text)
     sizes = browser.execute_async_script(
@@ -95,6 +97,8 @@ def test_opens_with_every_part_and_without_a_complaint(browser: Any, kind: str, 
     )
     assert 0 not in sizes
     assert len(sizes) > 200 if kind == "image_page" else not sizes
+    told = [each.text for each in css(browser, ".strip.of-texts blockquote")][:3]
+    assert told == ([] if kind == "image_page" else ["a dreary film", "a spiffing film", "a spiffing film"])
 
 
 def test_the_proof_is_drawn(browser: Any, image_page: str) -> None:
@@ -107,12 +111,6 @@ def test_the_proof_is_drawn(browser: Any, image_page: str) -> None:
     assert len(css(browser, "[id^=price-course]")) == 2 and len(css(browser, "#price-even-band")) == 1
     assert len(css(browser, "#suspects ~ figure [id^=forest-dot]")) == 2
     assert "chosen" in css(browser, ".results .flag")[0].text
-
-
-def test_swaps_of_texts_are_shown_as_texts(browser: Any, text_page: str) -> None:
-    show(browser, text_page)
-    told = [each.text for each in css(browser, ".strip.of-texts blockquote")]
-    assert told[:3] == ["a dreary film", "a spiffing film", "a spiffing film"]
 
 
 def test_lines_of_the_price_cross_at_the_break_even_share() -> None:
