@@ -133,7 +133,7 @@ BUDGET = {
     "learn": 2470,
     "methods": 9999,
     "paper": 3230,
-    "report": 9999,
+    "report": 1780,
 }
 
 
