@@ -132,7 +132,7 @@ BUDGET = {
     "integrations": 9999,
     "learn": 2470,
     "methods": 9999,
-    "paper": 3230,
+    "paper": 3260,
     "report": 1780,
 }
 
