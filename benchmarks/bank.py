@@ -32,7 +32,7 @@ from debiaser.auditing.examine import Plan
 from debiaser.auditing.inputs import Material, Subject, own_of
 from debiaser.auditing.swap_test import SwapTest, find_views, try_swaps
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
-from debiaser.data import bias, sources
+from debiaser.data import bias, raw
 from debiaser.data.benchmarks import digits
 from debiaser.data.own.splits import folds, units_per_class
 from debiaser.data.split import Split
@@ -121,7 +121,7 @@ def grey(source: str, data: Path, stream: np.random.Generator) -> tuple[np.ndarr
         parts = digits.parts().values()
         return np.concatenate([part.pictures for part in parts]), np.concatenate([part.target for part in parts])
     name = ("mnist", "fashion_mnist")[stream.integers(2)] if source == "subset" else source
-    found = sources.load(name, data)
+    found = raw.load(name, data)
     x, y = found.x_train, found.y_train.astype(np.int64)
     if source == "subset":
         kept = np.sort(stream.permutation(10)[:SUBSET])

@@ -14,12 +14,11 @@ import pytest
 import torch
 from PIL import Image
 
-from debiaser.data import sources
+from debiaser.data import raw
 from debiaser.data.benchmarks import cifar
 from debiaser.data.benchmarks.corruptions import NAMES, corrupt
 from debiaser.data.bias import assign_bias
-from debiaser.data.formats import BATCHES, SPRITES, TRAIN_BATCHES
-from debiaser.data.sources import KEYS, SETS, parts_of
+from debiaser.data.raw import BATCHES, KEYS, SETS, SPRITES, TRAIN_BATCHES, parts_of
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.nets import SmallMapConv, for_small_maps, new_net, normalised
 from debiaser.paper.results import table
@@ -90,8 +89,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty data folder; the set is known as 500 and 100 pictures."""
     monkeypatch.delenv("DEBIASER_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    parts = parts_of([each.shape for each in ARRAYS.values()], [sources.digest(each) for each in ARRAYS.values()])
-    monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], parts=parts, sources=()))
+    parts = parts_of([each.shape for each in ARRAYS.values()], [raw.digest(each) for each in ARRAYS.values()])
+    monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], parts=parts, mirrors=()))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
@@ -101,9 +100,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_every_layout_gives_the_same_arrays(layout: str, place: str, small: Path) -> None:
     (small / place).mkdir(exist_ok=True)
     LAYOUTS[layout](small / place, ARRAYS)
-    found = sources.load("cifar10", small, fetch=False)
+    found = raw.load("cifar10", small)
     assert all(np.array_equal(getattr(found, key), ARRAYS[key]) for key in KEYS)
-    assert sources.status("cifar10", small).counts == {"train": [50] * 10, "test": [10] * 10}
+    assert SETS["cifar10"].status(small).counts == {"train": [50] * 10, "test": [10] * 10}
 
 
 def cut(path: Path) -> None:
@@ -140,11 +139,11 @@ def test_an_unsafe_or_incomplete_archive_is_refused(small: Path) -> None:
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../data_batch_1.bin"))
     with pytest.raises(Problem, match="unsafe"):
-        sources.load("cifar10", small)
+        raw.load("cifar10", small)
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("cifar-10-batches-bin/readme.html"))
     with pytest.raises(Problem, match=r"does not hold data_batch_1.bin, .*test_batch.bin"):
-        sources.load("cifar10", small)
+        raw.load("cifar10", small)
     assert {f"{name}.png" for name in BATCHES} < set(SPRITES)
 
 

@@ -19,9 +19,8 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data import DATASETS
-from debiaser.data.holdings import HOLDINGS
-from debiaser.data.sources import SETS
+from debiaser.data import DATASETS, FOLDER_SETS
+from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example
 
@@ -99,10 +98,10 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
 
 def test_the_benchmarks_page_says_where_every_set_is_to_be_had(site: Path) -> None:
     page = (site / "benchmarks.html").read_text()
-    for known in HOLDINGS.values():
+    for known in FOLDER_SETS.values():
         assert known.page in page and known.contents in page, known.name
     for name, known in SETS.items():
-        assert f"<code>{name}.npz</code>" in page and known.sources[0].title in page
+        assert f"<code>{name}.npz</code>" in page and known.mirrors[0].title in page
     for name, source in DATASETS.items():
         own = signature(source.load).parameters.keys() - set(COMMON_OPTIONS)
         assert name in page and all(f"<code>{option}=" in page for option in own)

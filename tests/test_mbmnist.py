@@ -12,10 +12,10 @@ import torch
 from scipy.stats import binomtest
 
 from conftest import Done
-from debiaser.data import sources
+from debiaser.data import raw
 from debiaser.data.benchmarks import mnist
 from debiaser.data.bias import PALETTE
-from debiaser.data.sources import KEYS, SETS, parts_of
+from debiaser.data.raw import KEYS, SETS, parts_of
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 
@@ -48,9 +48,9 @@ def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             train, test = ((x.swapaxes(1, 2).copy(), y) for x, y in (train, test))
         arrays = dict(zip(KEYS, (*train, *test), strict=True))
         stems = [part.stem for part in SETS[name].parts.values()]
-        digests = ["" if original else sources.digest(each) for each in arrays.values()]
+        digests = ["" if original else raw.digest(each) for each in arrays.values()]
         parts = parts_of([each.shape for each in arrays.values()], digests, stems)
-        monkeypatch.setitem(SETS, name, replace(SETS[name], parts=parts, sources=(), stands_in=()))
+        monkeypatch.setitem(SETS, name, replace(SETS[name], parts=parts, mirrors=(), substitutes=()))
         folder = root / name
         folder.mkdir(parents=True)
         for stem, array in zip(stems, arrays.values(), strict=True):
@@ -126,7 +126,7 @@ def test_tiles_can_change_places(small_sets: Path) -> None:
 def test_notes_tell_what_could_not_be_had(small_sets: Path) -> None:
     notes = " ".join(mnist.load_mbmnist(small_sets, 0.2, 0).notes)
     assert "400 of 60,000" in notes and "could not be checked" in notes
-    assert sources.status("emnist_letters", small_sets).unknown == "x_train, y_train, x_test, y_test"
+    assert SETS["emnist_letters"].status(small_sets).unknown == "x_train, y_train, x_test, y_test"
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist.npz", "kmnist/t10k-labels-idx1-ubyte.gz"])
@@ -156,24 +156,22 @@ def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (x, y), known = tiles(2, 100, 10), 60
     arrays = dict(zip(KEYS, (x, y, x, y), strict=True))
-    parts = parts_of(
-        [each.shape for each in arrays.values()], [sources.digest(each[:known]) for each in arrays.values()]
-    )
+    parts = parts_of([each.shape for each in arrays.values()], [raw.digest(each[:known]) for each in arrays.values()])
     begun = {key: replace(part, rows=known) for key, part in parts.items()}
     part = replace(
-        SETS["kmnist"].stands_in[0],
+        SETS["kmnist"].substitutes[0],
         parts={key: replace(each, shape=(known, *each.shape[1:])) for key, each in parts.items()},
     )
-    monkeypatch.setitem(SETS, "kmnist", replace(SETS["kmnist"], parts=begun, sources=(), stands_in=(part,)))
+    monkeypatch.setitem(SETS, "kmnist", replace(SETS["kmnist"], parts=begun, mirrors=(), substitutes=(part,)))
     np.savez(tmp_path / "kmnist_partial.npz", **{key: each[:known] for key, each in arrays.items()})
-    assert len(sources.load("kmnist", tmp_path).y_train) == known and sources.status("kmnist", tmp_path).unknown == ""
+    assert len(raw.load("kmnist", tmp_path).y_train) == known and SETS["kmnist"].status(tmp_path).unknown == ""
     np.savez(tmp_path / "kmnist.npz", **arrays)
-    assert len(sources.load("kmnist", tmp_path).y_train) == 100, "the set itself goes before what stands in for it"
-    assert "x_train beyond row 60" in sources.status("kmnist", tmp_path).unknown
+    assert len(raw.load("kmnist", tmp_path).y_train) == 100, "the set itself goes before what stands in for it"
+    assert "x_train beyond row 60" in SETS["kmnist"].status(tmp_path).unknown
     spoilt = {**arrays, "x_train": 255 - x}
     np.savez(tmp_path / "kmnist.npz", **spoilt)
     with pytest.raises(Problem, match="other content in x_train"):
-        sources.load("kmnist", tmp_path)
+        raw.load("kmnist", tmp_path)
 
 
 def test_the_real_one(real_data: Path, command: Callable[..., Done]) -> None:

@@ -14,13 +14,12 @@ from PIL import Image
 
 import layouts
 import web_site
-from debiaser.data.archives import open_bundle
+from debiaser.data import FOLDER_SETS
+from debiaser.data.archives import FormatError, open_bundle
 from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
-from debiaser.data.formats import FormatError
-from debiaser.data.holdings import HOLDINGS, status
-from debiaser.data.published import FolderSet, check_set, compare, fetch, opened
+from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
@@ -153,20 +152,20 @@ def test_a_bad_picture_is_named(tmp_path: Path) -> None:
     b = bar.load(tmp_path, None, 0, partial=True)
     with pytest.raises(Problem, match=r"bar: 'test/diving_13\.jpg' is cut off"):
         pixels(b, "test")
-    found = status("bar", tmp_path, partial=True)
+    found = bar.SET.status(tmp_path, partial=True)
     assert not found.verified and "holds 'test/diving_13.jpg', which is cut off" in str(found.problem)
     path.write_bytes(layouts.picture(3) + b"a camera's own words")
-    assert status("bar", tmp_path, partial=True).verified, "more behind the end is no damage"
+    assert bar.SET.status(tmp_path, partial=True).verified, "more behind the end is no damage"
 
 
 def test_the_real_bar(real_data: Path) -> None:
-    if status("bar", real_data, thorough=False).path is None:
+    if bar.SET.status(real_data, thorough=False).path is None:
         pytest.skip("BAR is not here: this test did not run")
     b = bar.load(real_data, None, 0)
     assert sizes(b) == (1746, 195, 654)
     x = b.train.batch(torch.arange(0, 1746, 200)).x
     assert x.shape == (9, 3, 224, 224) and x.std() > 0.1
-    assert check_set(bar.SET, opened(bar.SET, real_data))["test"] == [105, 159, 42, 132, 85, 131]
+    assert bar.SET.status(real_data).counts["test"] == [105, 159, 42, 132, 85, 131]
 
 
 # --- BFFHQ ----------------------------------------------------------------------------------------------------------
@@ -307,11 +306,11 @@ def test_celeba_says_what_is_missing(tmp_path: Path) -> None:
 # --- all ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HOLDINGS)
+@pytest.mark.parametrize("name", FOLDER_SETS)
 def test_what_is_nowhere_says_where_to_get_it(name: str, tmp_path: Path) -> None:
-    found = status(name, tmp_path)
-    assert not found.verified and HOLDINGS[name].page in str(found.problem)
-    assert str(tmp_path / name) in str(found.problem) and HOLDINGS[name].contents in str(found.problem)
+    found = FOLDER_SETS[name].status(tmp_path)
+    assert not found.verified and FOLDER_SETS[name].page in str(found.problem)
+    assert str(tmp_path / name) in str(found.problem) and FOLDER_SETS[name].contents in str(found.problem)
 
 
 @pytest.mark.parametrize("size", [4, 5000])
@@ -329,14 +328,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def fetchable(site: Site, *names: str) -> FolderSet:
-    sources = tuple(Web((site.url(name),), local=True) for name in names)
-    return replace(bar.SET, sources=sources, counts=bar.counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
+    mirrors = tuple(Web((site.url(name),), local=True) for name in names)
+    return replace(bar.SET, mirrors=mirrors, counts=bar.counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
 
 
 def test_fetching_keeps_what_is_right(site: Site, tmp_path: Path) -> None:
     root = tmp_path / "data"
-    path = fetch(fetchable(site, "short.tar.gz", "cut.zip", "master.zip"), root)
-    assert path == root / "bar.zip" and fetch(fetchable(site, "cut.zip"), root) == path, "what is here is not fetched"
+    path = fetchable(site, "short.tar.gz", "cut.zip", "master.zip").fetch(root)
+    assert path == root / "bar.zip" and fetchable(site, "cut.zip").fetch(root) == path, "what is here is not fetched"
     assert sizes(bar.load(root, None, 0, partial=True)) == (66, 6, 18)
     assert [each.name for each in root.iterdir() if not each.name.endswith(".lock")] == ["bar.zip"]
 
@@ -344,7 +343,7 @@ def test_fetching_keeps_what_is_right(site: Site, tmp_path: Path) -> None:
 def test_fetching_leaves_nothing_that_is_wrong(site: Site, tmp_path: Path) -> None:
     root = tmp_path / "data"
     with pytest.raises(Problem, match=r"lacks 'train/climbing_11\.jpg'.*cut off.*alinlab/BAR and put its train/"):
-        fetch(fetchable(site, "short.tar.gz", "cut.zip"), root)
+        fetchable(site, "short.tar.gz", "cut.zip").fetch(root)
     assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
 
 

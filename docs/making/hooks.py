@@ -18,9 +18,8 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data import DATASETS, formats
-from debiaser.data.holdings import HOLDINGS
-from debiaser.data.sources import SETS
+from debiaser.data import DATASETS, FOLDER_SETS
+from debiaser.data.raw import ARCHIVES, SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,16 +103,16 @@ def sources() -> str:
     lines = ["| set | what to put into the data folder | rows | who has it |", "| --- | --- | --- | --- |"]
     for name, known in SETS.items():
         idx = all(part.stem for part in known.parts.values())
-        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{formats.ARCHIVES[0]}`"
+        files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{ARCHIVES[0]}`"
         places = f"`{name}.npz`, or its {files}, in `{name}/` or `{known.also}/`"
         rows = " + ".join(f"{known.parts[key].shape[0]:,}" for key in ("y_train", "y_test"))
         lines.append(
-            f"| {name} | {places} | {rows} | {', '.join(dict.fromkeys(each.title for each in known.sources))} |"
+            f"| {name} | {places} | {rows} | {', '.join(dict.fromkeys(each.title for each in known.mirrors))} |"
         )
-    for name, known in HOLDINGS.items():
+    for name, known in FOLDER_SETS.items():
         places = f"`{name}/` with {known.contents}, or `{name}.zip`, `{name}.tar`, `{name}.tar.gz`"
         rows = " + ".join(f"{total:,}" for total in totals(known.counts).values())
-        fetched = f"`debiaser data get {name}`, or " if known.sources else "to be fetched by hand: "
+        fetched = f"`debiaser data get {name}`, or " if known.mirrors else "to be fetched by hand: "
         lines.append(f"| {name} | {places} | {rows} | {fetched}{known.page} |")
     return "\n".join(lines)
 

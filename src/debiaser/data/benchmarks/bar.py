@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from debiaser.data.archives import Bundle
+from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
 from debiaser.data.bias import Integers
 from debiaser.data.fetch import Web
-from debiaser.data.formats import FormatError
-from debiaser.data.published import FolderSet, compare, opened, pictures_in, telling
+from debiaser.data.sources import FolderSet, compare, images_in
 from debiaser.data.split import Benchmark
 from debiaser.io import numpy_stream
 
@@ -26,7 +25,7 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, tuple[list[str
     found = {}
     for part in ("train", "test"):
         keys = []
-        for name in pictures_in(bundle, part):
+        for name in images_in(bundle, part):
             match = NAME.fullmatch(name)
             if match is None:
                 raise FormatError(bundle.path, f"holds {name!r}, which is not named <class>_<number>.jpg")
@@ -77,7 +76,7 @@ SET = FolderSet(
     check=check,
     counts=counted((326, 520, 163, 336, 317, 279), (105, 159, 42, 132, 85, 131)),
     also=("BAR", "bar_240px", "BAR-master"),
-    sources=(Web(("https://github.com/alinlab/BAR/archive/refs/heads/master.zip",)),),
+    mirrors=(Web(("https://github.com/alinlab/BAR/archive/refs/heads/master.zip",)),),
 )
 
 
@@ -94,8 +93,7 @@ def load(
 
     size: pixels of a side; partial: take what is there, whatever the counts.
     """
-    bundle = opened(SET, root)
-    with telling(SET):
+    with SET.opened(root) as bundle:
         bundle = bundle.based_on("train", "test")
         found = index(bundle, {} if partial else SET.counts)
     (names, y), (test_names, test_y) = found["train"], found["test"]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from debiaser.data.archives import Bundle
+from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
 from debiaser.data.bias import Integers, check_share
-from debiaser.data.formats import FormatError
-from debiaser.data.published import FolderSet, compare, opened, pictures_in, telling
+from debiaser.data.sources import FolderSet, compare, images_in
 from debiaser.data.split import Benchmark
 from debiaser.errors import known
 
@@ -36,11 +35,11 @@ def index(bundle: Bundle, share: str, counts: Mapping[str, int]) -> dict[str, tu
     shares = sorted({name.split("/")[0] for name in bundle.entries if name.split("/")[0].endswith("pct")})
     if share not in shares:
         raise FormatError(bundle.path, f"has no folder {share}; there: {', '.join(shares) or 'none'}")
-    aligned, conflicting = (pictures_in(bundle, f"{share}/{kind}") for kind in ("align", "conflict"))
+    aligned, conflicting = (images_in(bundle, f"{share}/{kind}") for kind in ("align", "conflict"))
     names = {
         "train": aligned + conflicting,
-        "valid": pictures_in(bundle, "valid"),
-        "test": pictures_in(bundle, "test"),
+        "valid": images_in(bundle, "valid"),
+        "test": images_in(bundle, "test"),
     }
     found = {part: (each, labels(bundle, each)) for part, each in names.items()}
     first, second = found["train"][1].T
@@ -86,8 +85,7 @@ def load(
     if target not in TARGETS:
         raise known("target of bffhq", target, TARGETS)
     share = f"{check_share('rho', rho) * 100:g}pct"
-    bundle = opened(SET, root)
-    with telling(SET):
+    with SET.opened(root) as bundle:
         bundle = bundle.based_on("valid", "test")
         found = index(bundle, share, {} if partial or share != USUAL else SET.counts)
     learnt = TARGETS.index(target)

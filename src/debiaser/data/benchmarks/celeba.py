@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from debiaser.data.archives import Bundle
+from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
 from debiaser.data.bias import Integers
-from debiaser.data.formats import FormatError
-from debiaser.data.published import FolderSet, compare, opened, telling
+from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, known
 
@@ -163,8 +162,7 @@ def load(
         raise known("crop", crop, CROPS)
     if target == bias:
         raise Misuse(f"target and bias are both {target}; name two attributes")
-    bundle = opened(SET, root)
-    with telling(SET):
+    with SET.opened(root) as bundle:
         found = index(bundle, {} if partial else SET.counts)
     y, other = attribute(found.table, target), attribute(found.table, bias)
     train = found.split == 0

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from debiaser.data import bias as inject
-from debiaser.data import sources as raw
+from debiaser.data import raw
 from debiaser.data.benchmarks.corruptions import CHUNK, NAMES, VERSION, corrupt
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.split import Benchmark, Split, Truth

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from debiaser.data import bias
-from debiaser.data.archives import Bundle
+from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
-from debiaser.data.formats import FormatError
-from debiaser.data.published import FolderSet, compare, opened, telling
+from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream
@@ -218,7 +217,7 @@ SET = FolderSet(
     check=check,
     counts={"train": 269_038, "valid": 45_180, "test": 133_782},
     also=("civilcomments_v1.0",),
-    sources=(Web(("https://worksheets.codalab.org/rest/bundles/0x8cd3de0634154aeaad2ee6eb96723c6e/contents/blob/",)),),
+    mirrors=(Web(("https://worksheets.codalab.org/rest/bundles/0x8cd3de0634154aeaad2ee6eb96723c6e/contents/blob/",)),),
     limit=1 << 31,
 )
 
@@ -239,8 +238,7 @@ def load(
     if not 3 <= length <= 512:
         raise Misuse(f"length must lie between 3 and 512 tokens, got {length}")
     bias.check_share("noise", noise, closed=True)
-    bundle = opened(SET, root)
-    with telling(SET):
+    with SET.opened(root) as bundle:
         found = index(bundle, {} if partial else SET.counts)
     splits, truth = {}, {}
     for number, part in enumerate(PARTS):

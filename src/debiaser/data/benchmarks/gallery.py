@@ -15,9 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from debiaser.data import bias as inject
-from debiaser.data.archives import Bundle
+from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.cache import ArrayCache, user_cache
-from debiaser.data.formats import FormatError
 from debiaser.data.images import DecodeError, Pixels, decode
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debiaser.data import bias as inject
-from debiaser.data import sources as raw
+from debiaser.data import raw
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import known
 from debiaser.io import numpy_stream
