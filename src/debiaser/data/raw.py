@@ -332,8 +332,8 @@ class RawSet(Published):
                     # The MNIST family shares its file names: loose files in a folder may be another set's.
                     if folder == place and isinstance(error, ForeignError) and error.path.suffix != ".npz":
                         continue
-                    told = f"{error.path} {error.reason}"
-                    raise Problem(f"{told}; delete it, and the next attempt fetches {self.name} again") from error
+                    what = f"{error.path} {error.reason}"
+                    raise Problem(f"{what}; delete it, and the next attempt fetches {self.name} again") from error
         return None
 
     def _checked(self, found: Found) -> Arrays:
