@@ -119,7 +119,7 @@ def grey(source: str, data: Path, stream: np.random.Generator) -> tuple[np.ndarr
     """Pictures (n, 28, 28) and labels of a source."""
     if source == "digits":
         parts = digits.parts().values()
-        return np.concatenate([part.pictures for part in parts]), np.concatenate([part.target for part in parts])
+        return np.concatenate([part.images for part in parts]), np.concatenate([part.target for part in parts])
     name = ("mnist", "fashion_mnist")[stream.integers(2)] if source == "subset" else source
     found = raw.load(name, data)
     x, y = found.x_train, found.y_train.astype(np.int64)

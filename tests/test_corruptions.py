@@ -51,10 +51,8 @@ def test_bytes_depend_on_seed_and_row_alone(monkeypatch: pytest.MonkeyPatch) -> 
     whole = corrupt(x, kind, rows, 5, seed=3)
     order = np.random.default_rng(1).permutation(40)
     monkeypatch.setattr(corruptions, "CHUNK", 3)
-    told: list[int] = []
-    parts = corrupt(x[order], kind[order], rows[order], 5, 3, told.append)
+    parts = corrupt(x[order], kind[order], rows[order], 5, 3)
     assert np.array_equal(parts, whole[order]), "neither order nor batches matter"
-    assert sum(told) == 40 and max(told) <= 3
     other = corrupt(x, kind, rows, 5, seed=4)
     random = [number for number, name in enumerate(NAMES) if name in {"snow", "frost", "fog", "spatter", "elastic"}]
     for number in range(10):

@@ -101,7 +101,7 @@ def test_colored_mnist_is_the_papers(real_data: Path) -> None:
     assert (len(b.train), len(b.valid), len(b.test)) == (54_000, 6_000, 10_000)
     kind = b.truth["train"].conflicting(b.train.y)
     assert binomtest(int(kind.sum()), 54_000, 0.005).pvalue > 0.001
-    x, grey = b.train.batch(torch.arange(64)).x, mnist.parts(real_data)["train"].pictures[:64]
+    x, grey = b.train.batch(torch.arange(64)).x, mnist.parts(real_data)["train"].images[:64]
     colour = torch.from_numpy(PALETTE)[b.truth["train"].bias[:64, 0]].float()
     assert (x - torch.from_numpy(grey)[:, None] / 255 * colour[:, :, None, None]).abs().max() < 1e-3
     rest = x / torch.from_numpy(grey)[:, None].float() * 255

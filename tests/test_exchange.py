@@ -62,7 +62,7 @@ def digits_by_colour() -> tuple[Subject, Rows]:
     y, stream = part.target[rows], np.random.default_rng(0)
     pool = np.arange(CLASSES * PER_CLASS)
     bias = np.where(np.arange(len(y)) < len(pool), y, stream.integers(0, CLASSES, len(y)))
-    read = inject.coloured(torch.from_numpy(part.pictures[rows]), torch.from_numpy(inject.draw_colours(bias, stream)))
+    read = inject.coloured(torch.from_numpy(part.images[rows]), torch.from_numpy(inject.draw_colours(bias, stream)))
     return prepare(own_of(Split(torch.from_numpy(y), read)), None), pool
 
 

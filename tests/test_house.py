@@ -128,7 +128,7 @@ BUDGET = {
     "(top)": 250,
     "auditing": 9999,
     "cli": 1010,
-    "data": 9999,
+    "data": 4040,
     "integrations": 9999,
     "learn": 2470,
     "methods": 9999,

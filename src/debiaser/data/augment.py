@@ -10,14 +10,14 @@ from torch.nn import functional as F  # noqa: N812
 # Luma of ITU-R 601 (as Pillow's "L") and two chroma axes across it: hue turns and saturation stretches the chroma.
 _TO_CHROMA = torch.tensor([[0.299, 0.587, 0.114], [0.595716, -0.274453, -0.321263], [0.211456, -0.522591, 0.311135]])
 _FROM_CHROMA = torch.linalg.inv(_TO_CHROMA.double()).float()
-_TRIES = 10  # a crop that does not fit is drawn again this often, then the whole picture is taken
+_TRIES = 10  # a crop that does not fit is drawn again this often, then the whole image is taken
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Random resized crop, rotation, flip, hue and saturation; each part is off at its default.
 
-    crop: range of the crop's area over the picture's; ratio: range of width over height of the crop; rotate: degrees;
+    crop: range of the crop's area over the image's; ratio: range of width over height of the crop; rotate: degrees;
     hue: share of a full turn; saturation: factor in 1 +- saturation; flip: mirror left to right; shift: pixels.
     """
 
@@ -53,7 +53,7 @@ class Augmentation:
         return torch.stack(rows, 1)
 
     def _draw_crops(self, n: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(n, 2) size and (n, 2) centre, x before y, in units where the picture reaches from -1 to 1."""
+        """(n, 2) size and (n, 2) centre, x before y, in units where the image reaches from -1 to 1."""
         scale, centre = torch.ones(n, 2), torch.zeros(n, 2)
         if self.crop:
             area = uniform((n, _TRIES), *self.crop, generator) * height * width

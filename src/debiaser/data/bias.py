@@ -1,14 +1,16 @@
-"""Drawing bias attributes that agree with the target except for a share rho, and label noise."""
+"""Drawing bias attributes that agree with the target except for a share rho, label noise, and benchmarks of both."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse
+from debiaser.io import numpy_stream
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -76,9 +78,9 @@ def draw_colours(bias: Integers, rng: np.random.Generator) -> NDArray[np.float32
 
 
 def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
-    """A reader that paints uint8 pictures (n, h, w) with one float colour each: (b, 3, h, w) in [0, 1].
+    """A reader that paints uint8 images (n, h, w) with one float colour each: (b, 3, h, w) in [0, 1].
 
-    The picture stays uint8 in memory and the colour stays float: 8-bit pixels would erase the colour noise.
+    The image stays uint8 in memory and the colour stays float: 8-bit pixels would erase the colour noise.
     """
 
     def read(rows: Tensor) -> Tensor:
@@ -87,9 +89,9 @@ def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
     return read
 
 
-def bytes_reader(pictures: NDArray[np.uint8], places: Integers | None = None) -> Callable[[Tensor], Tensor]:
-    """A reader of uint8 pictures (n, ...) as floats in [0, 1]; with `places`, row r is the picture at places[r]."""
-    kept, where = torch.from_numpy(pictures), None if places is None else torch.from_numpy(places)
+def bytes_reader(images: NDArray[np.uint8], places: Integers | None = None) -> Callable[[Tensor], Tensor]:
+    """A reader of uint8 images (n, ...) as floats in [0, 1]; with `places`, row r is the image at places[r]."""
+    kept, where = torch.from_numpy(images), None if places is None else torch.from_numpy(places)
 
     def read(rows: Tensor) -> Tensor:
         return kept[rows if where is None else where[rows]].float() / 255
@@ -100,3 +102,35 @@ def bytes_reader(pictures: NDArray[np.uint8], places: Integers | None = None) ->
 def as_tensor(array: Integers) -> Tensor:
     """The integers as a tensor."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
+
+
+class Part(NamedTuple):
+    """A split in the making: its classes (n,), its bias attributes (n, a), -1 where unknown, and its reader."""
+
+    target: Integers
+    bias: Integers
+    read: Callable[[Tensor], Tensor]
+
+
+def build_benchmark(
+    name: str,
+    parts: Mapping[str, Part],
+    classes: tuple[str, ...],
+    attributes: tuple[str, ...],
+    noise: float,
+    data_seed: int,
+    notes: tuple[str, ...] = (),
+    overlapping: bool = False,
+) -> Benchmark:
+    """Train, valid and test of these parts; `noise` flips this share of the train and valid labels.
+
+    `overlapping`: the attributes are traits that a sample has or has not, whatever its target is.
+    """
+    check_share("noise", noise, closed=True)
+    splits, truth = {}, {}
+    for part, (target, bias, read) in parts.items():
+        flipping = numpy_stream(data_seed, name, part, "noise")
+        labels = target if part == "test" else flip_labels(target, noise, len(classes), flipping)
+        splits[part] = Split(as_tensor(labels), read, classes)
+        truth[part] = Truth(as_tensor(target), as_tensor(bias), overlapping)
+    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes)

@@ -1,4 +1,4 @@
-"""Pictures handed out in whole batches, letterboxed, decoded ahead in threads; one that fails is grey and told."""
+"""Images handed out in whole batches, letterboxed, decoded ahead in threads; one that fails is grey and told."""
 
 import errno
 import hashlib
@@ -22,7 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-# --- Bytes of a stranger's picture to 8-bit RGB: any mode, any orientation flag, bounded in size, or a reason
+# --- Bytes of a stranger's image to 8-bit RGB: any mode, any orientation flag, bounded in size, or a reason
 
 simplejpeg: Any
 try:
@@ -33,14 +33,14 @@ except ImportError:  # optional: decodes JPEG faster than Pillow
 Pixels = npt.NDArray[np.uint8]
 
 LIMIT = 89_478_485  # pixels: where Pillow begins to warn of a decompression bomb
-GREY = 127  # behind transparency and beside letterboxed pictures: neither black nor white drawings vanish in it
+GREY = 127  # behind transparency and beside letterboxed images: neither black nor white drawings vanish in it
 ORIENTATION = 0x0112
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # none that starts another program
 BROKEN = Exception  # Pillow raises whatever its parsers and the libraries behind them do: some twenty kinds
 
 
 class DecodeError(Exception):
-    """A picture that cannot be read; the text says why and continues a sentence that begins with the file."""
+    """An image that cannot be read; the text says why and continues a sentence that begins with the file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Decoded:
 
 
 def decode(content: bytes, side: int = 0) -> Decoded:
-    """The picture, upright; with `side`, large ones come reduced, their longer side still at least twice `side`."""
+    """The image, upright; with `side`, large ones come reduced, their longer side still at least twice `side`."""
     fast = _decode_jpeg(content, side) if simplejpeg is not None and content[:2] == b"\xff\xd8" else None
     if fast is not None:
         return Decoded(fast)
@@ -72,7 +72,7 @@ def decode(content: bytes, side: int = 0) -> Decoded:
 
 
 def open_header(content: bytes) -> Image.Image:
-    """The picture with only its header read: format, mode and size, within the limit of pixels."""
+    """The image with only its header read: format, mode and size, within the limit of pixels."""
     if not content:
         raise DecodeError("is empty (0 bytes)")
     try:
@@ -89,7 +89,7 @@ def open_header(content: bytes) -> Image.Image:
 
 
 def letterbox(pixels: Pixels, size: int, out: Pixels) -> None:
-    """Fills `out` (size, size, 3) with the whole picture in the middle, its shape kept, grey beside it."""
+    """Fills `out` (size, size, 3) with the whole image in the middle, its shape kept, grey beside it."""
     height, width = pixels.shape[:2]
     scale = size / max(height, width)
     new = max(1, round(height * scale)), max(1, round(width * scale))
@@ -177,13 +177,13 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:100] or type(error).__name__
 
 
-PIECE = 16  # pictures a thread takes at a time
+PIECE = 16  # images a thread takes at a time
 LARGEST = 1 << 29  # bytes of a file that are read at most
 AHEAD = 2  # batches decoded before they are asked for
 
 
 class Contents(Protocol):
-    """Where the bytes of pictures come from, by row."""
+    """Where the bytes of images come from, by row."""
 
     def __len__(self) -> int: ...
 
@@ -202,7 +202,7 @@ class Contents(Protocol):
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures that are files; only ordinary ones are opened (a pipe would never end)."""
+    """Images that are files; only ordinary ones are opened (a pipe would never end)."""
 
     paths: Sequence[str]
 
@@ -238,7 +238,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Pictures whose bytes lie inside a table; `get` gives those of a row of the table, none where it has none."""
+    """Images whose bytes lie inside a table; `get` gives those of a row of the table, none where it has none."""
 
     get: Callable[[int], bytes | None]
     rows: npt.NDArray[np.int64]
@@ -264,9 +264,9 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
+    """Images by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
 
-    Where `digests` (n, 16) of the contents are known, a picture that is another one by now counts as failed too.
+    Where `digests` (n, 16) of the contents are known, an image that is another one by now counts as failed too.
     """
 
     ids: Sequence[str] = field(repr=False)
@@ -281,18 +281,18 @@ class Pictures:
 
     @cached_property
     def largest_side(self) -> int:
-        """The longest side of any picture, in pixels."""
+        """The longest side of any image, in pixels."""
         return int(self.sides.max(initial=0))
 
     @cached_property
     def median_side(self) -> int:
-        """The median over pictures of their longer side, in pixels."""
+        """The median over images of their longer side, in pixels."""
         return int(np.median(self.sides.max(1))) if len(self) else 0
 
     def read(self, rows: Tensor, size: int) -> Tensor:
-        """(b, 3, size, size) uint8, letterboxed: the whole picture, its shape kept, never cropped, grey beside it.
+        """(b, 3, size, size) uint8, letterboxed: the whole image, its shape kept, never cropped, grey beside it.
 
-        Grey, because networks map it near zero and a dark or bright border of the picture stays visible. In memory
+        Grey, because networks map it near zero and a dark or bright border of the image stays visible. In memory
         the channels come last, as the decoders give them and as convolutions like them.
         """
         return next((batch for _, batch in self.stream(rows, size, max(len(rows), 1))), _empty(0, size)[1])
@@ -300,7 +300,7 @@ class Pictures:
     def stream(
         self, rows: Tensor, size: int, batch: int, workers: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of row numbers (b,) and pictures (b, 3, size, size) in the given order, decoded ahead in threads.
+        """Pairs of row numbers (b,) and images (b, 3, size, size) in the given order, decoded ahead in threads.
 
         At most `AHEAD` batches are held beside the one handed out, however many rows there are.
         """
@@ -342,15 +342,15 @@ def content_digest(content: bytes) -> bytes:
 
 
 def _empty(count: int, size: int) -> tuple[Pixels, Tensor]:
-    """Room for pictures: as (b, size, size, 3) to fill and, the same memory, as (b, 3, size, size) to hand out."""
+    """Room for images: as (b, size, size, 3) to fill and, the same memory, as (b, 3, size, size) to hand out."""
     pixels = np.empty((count, size, size, 3), np.uint8)
     return pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def _finished(rows: Tensor, pictures: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:
+def _finished(rows: Tensor, images: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:
     for future in futures:
         future.result()
-    return rows, pictures
+    return rows, images
 
 
 def _explained(error: OSError | ValueError) -> DecodeError:

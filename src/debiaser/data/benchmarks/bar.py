@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from debiaser.data.archives import Bundle, FormatError
-from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
-from debiaser.data.bias import Integers
+from debiaser.data.benchmarks.gallery import Gallery
+from debiaser.data.bias import Integers, Part, build_benchmark
 from debiaser.data.fetch import Web
 from debiaser.data.sources import FolderSet, compare, images_in
 from debiaser.data.split import Benchmark
@@ -16,12 +16,12 @@ from debiaser.io import numpy_stream
 
 CLASSES = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting")
 NAME = re.compile(rf"(train|test)/({'|'.join(CLASSES)})_(\d+)\.\w+")
-VALID = 0.1  # of the training pictures, drawn by class
+VALID = 0.1  # of the training images, drawn by class
 ELSEWHERE = len(CLASSES)  # a place that no class has in training; value k is the usual place of class k
 
 
 def index(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, tuple[list[str], Integers]]:
-    """For train and test the names and classes of the pictures, by class and number; a renamed one is refused."""
+    """For train and test the names and classes of the images, by class and number; a renamed one is refused."""
     found = {}
     for part in ("train", "test"):
         keys = []
@@ -39,7 +39,7 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, tuple[list[str
 
 
 def _refuse_gaps(bundle: Bundle, counts: Mapping[str, int], there: set[str]) -> None:
-    """Names what is missing: pictures of a class are numbered from 0 in train/ and on from there in test/."""
+    """Names what is missing: images of a class are numbered from 0 in train/ and on from there in test/."""
     if not counts:
         return
     cuts = {each: counts[f"train/{each}"] for each in CLASSES}
@@ -56,13 +56,13 @@ def _refuse_gaps(bundle: Bundle, counts: Mapping[str, int], there: set[str]) -> 
 
 
 def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Pictures per class in each part."""
+    """Images per class in each part."""
     found = index(bundle.based_on("train", "test"), counts)
     return {part: np.bincount(y, minlength=len(CLASSES)).tolist() for part, (_, y) in found.items()}
 
 
 def counted(train: tuple[int, ...], test: tuple[int, ...]) -> dict[str, int]:
-    """The number of pictures of each class, in the order of `CLASSES`, as `<part>/<class>`."""
+    """The number of images of each class, in the order of `CLASSES`, as `<part>/<class>`."""
     parts = {"train": train, "test": test}
     return {f"{part}/{each}": n for part, all_n in parts.items() for each, n in zip(CLASSES, all_n, strict=True)}
 
@@ -87,9 +87,9 @@ def load(
     noise: float = 0.0,
     size: int = 224,
     partial: bool = False,
-    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of pictures)
+    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
 ) -> Benchmark:
-    """The benchmark; a tenth of the training pictures, drawn by class, validates. Every test picture conflicts.
+    """The benchmark; a tenth of the training images, drawn by class, validates. Every test image conflicts.
 
     size: pixels of a side; partial: take what is there, whatever the counts.
     """
@@ -98,13 +98,13 @@ def load(
         found = index(bundle, {} if partial else SET.counts)
     (names, y), (test_names, test_y) = found["train"], found["test"]
     valid = draw_by_class(y, VALID, data_seed)
-    parts = {
-        "train": Labelled([names[row] for row in np.flatnonzero(~valid)], y[~valid], np.full(((~valid).sum(), 1), -1)),
-        "valid": Labelled([names[row] for row in np.flatnonzero(valid)], y[valid], np.full((valid.sum(), 1), -1)),
-        "test": Labelled(test_names, test_y, np.full((len(test_y), 1), ELSEWHERE)),
-    }
+    parts = {}
+    for part, chosen in (("train", np.flatnonzero(~valid)), ("valid", np.flatnonzero(valid))):
+        read = Gallery(bundle, [names[row] for row in chosen], (size, size))
+        parts[part] = Part(y[chosen], np.full((len(chosen), 1), -1), read)
+    parts["test"] = Part(test_y, np.full((len(test_y), 1), ELSEWHERE), Gallery(bundle, test_names, (size, size)))
     notes = ("which training pictures go against the shortcut is not known; every test picture does",)
-    return gallery_benchmark("bar", bundle, parts, CLASSES, ("place",), Look((size, size)), noise, data_seed, notes)
+    return build_benchmark("bar", parts, CLASSES, ("place",), noise, data_seed, notes)
 
 
 def draw_by_class(y: Integers, share: float, seed: int) -> np.ndarray:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from debiaser.data.archives import Bundle, FormatError
-from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
-from debiaser.data.bias import Integers, check_share
+from debiaser.data.benchmarks.gallery import Gallery
+from debiaser.data.bias import Integers, Part, build_benchmark, check_share
 from debiaser.data.sources import FolderSet, compare, images_in
 from debiaser.data.split import Benchmark
 from debiaser.errors import known
@@ -31,7 +31,7 @@ def labels(bundle: Bundle, names: list[str]) -> Integers:
 
 
 def index(bundle: Bundle, share: str, counts: Mapping[str, int]) -> dict[str, tuple[list[str], Integers]]:
-    """For train, valid and test the names of the pictures and their two numbers (n, 2), checked."""
+    """For train, valid and test the names of the images and their two numbers (n, 2), checked."""
     shares = sorted({name.split("/")[0] for name in bundle.entries if name.split("/")[0].endswith("pct")})
     if share not in shares:
         raise FormatError(bundle.path, f"has no folder {share}; there: {', '.join(shares) or 'none'}")
@@ -51,7 +51,7 @@ def index(bundle: Bundle, share: str, counts: Mapping[str, int]) -> dict[str, tu
 
 
 def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Pictures per value of the first number in each part."""
+    """Images per value of the first number in each part."""
     found = index(bundle.based_on("valid", "test"), USUAL, counts)
     return {part: np.bincount(numbers[:, 0], minlength=2).tolist() for part, (_, numbers) in found.items()}
 
@@ -90,13 +90,11 @@ def load(
         found = index(bundle, share, {} if partial or share != USUAL else SET.counts)
     learnt = TARGETS.index(target)
     parts = {
-        part: Labelled(names, numbers[:, learnt], numbers[:, [1 - learnt]]) for part, (names, numbers) in found.items()
+        part: Part(numbers[:, learnt], numbers[:, [1 - learnt]], Gallery(bundle, names, (size, size)))
+        for part, (names, numbers) in found.items()
     }
     note = (
         f"the target is the {target} number of the file name ({ATTRIBUTES[learnt]} by the archive's authors), the bias "
         f"the other ({ATTRIBUTES[1 - learnt]}); the paper calls gender the target (D11)"
     )
-    look = Look((size, size))
-    return gallery_benchmark(
-        "bffhq", bundle, parts, ("0", "1"), (ATTRIBUTES[1 - learnt],), look, noise, data_seed, (note,)
-    )
+    return build_benchmark("bffhq", parts, ("0", "1"), (ATTRIBUTES[1 - learnt],), noise, data_seed, (note,))

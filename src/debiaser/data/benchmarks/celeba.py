@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from debiaser.data.archives import Bundle, FormatError
-from debiaser.data.benchmarks.gallery import Labelled, Look, gallery_benchmark
-from debiaser.data.bias import Integers
+from debiaser.data.benchmarks.gallery import Gallery
+from debiaser.data.bias import Integers, Part, build_benchmark
 from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, known
@@ -19,7 +19,7 @@ from debiaser.errors import Misuse, known
 PARTS = ("train", "valid", "test")  # 0, 1 and 2 in the partition file
 ATTRIBUTES, PARTITION, FOLDER = "list_attr_celeba", "list_eval_partition", "img_align_celeba"
 CROPS = ("square", "whole")
-TALL = 218 / 178  # height over width of every picture
+TALL = 218 / 178  # height over width of every image
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def read_table(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Table:
 
 
 def _comma_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells: first the columns, then file name and values of each picture."""
+    """Line number and cells: first the columns, then file name and values of each image."""
     for cells in (reader := csv.reader(io.StringIO(text))):
         if cells:
             yield reader.line_num, [cell.strip() for cell in cells][reader.line_num == 1 :]
@@ -76,8 +76,8 @@ def _spaced_rows(text: str) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split()
 
 
-def pictures(bundle: Bundle) -> dict[str, str]:
-    """Where each picture lies, by its file name: in img_align_celeba/, however deep."""
+def images(bundle: Bundle) -> dict[str, str]:
+    """Where each image lies, by its file name: in img_align_celeba/, however deep."""
     found = {}
     for name in bundle.entries:
         *folders, last = name.split("/")
@@ -90,7 +90,7 @@ def pictures(bundle: Bundle) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """The attributes, the split of each row (n,) and where its picture lies."""
+    """The attributes, the split of each row (n,) and where its image lies."""
 
     table: Table
     split: Integers
@@ -98,13 +98,13 @@ class Index:
 
 
 def index(bundle: Bundle, counts: Mapping[str, int]) -> Index:
-    """The two lists and the pictures, checked against each other."""
+    """The two lists and the images, checked against each other."""
     table = read_table(bundle, ATTRIBUTES, (-1, 1))
     partition = read_table(bundle, PARTITION, (0, 1, 2))
     if partition.names != table.names:
         odd = next((a for a, b in zip(table.names, partition.names, strict=False) if a != b), "the last rows")
         raise FormatError(partition.source, f"does not list the same pictures as {table.source.name}: see {odd}")
-    there = pictures(bundle)
+    there = images(bundle)
     missing = [name for name in table.names if name not in there]
     if missing:
         more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
@@ -115,14 +115,14 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> Index:
 
 
 def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Pictures that are not blond, and that are, in each part."""
+    """Images that are not blond, and that are, in each part."""
     found = index(bundle, counts)
     blond = attribute(found.table, "Blond_Hair")
     return {part: np.bincount(blond[found.split == k], minlength=2).tolist() for k, part in enumerate(PARTS)}
 
 
 def attribute(table: Table, name: str) -> Integers:
-    """(n,) 1 where a picture has the attribute."""
+    """(n,) 1 where an image has the attribute."""
     if name not in table.columns:
         raise Misuse(f"{table.source} has no attribute '{name}'; it has {', '.join(table.columns) or 'none'}")
     return (table.values[:, table.columns.index(name)] > 0).astype(np.int64)
@@ -155,7 +155,7 @@ def load(
     """The benchmark in its official split.
 
     target, bias: two of the forty attributes. crop: `square` is the middle 178 of 218 rows (the setting with
-    ResNet-50), `whole` the whole picture with `size` pixels across (the setting with ResNet-18). partial: take what is
+    ResNet-50), `whole` the whole image with `size` pixels across (the setting with ResNet-18). partial: take what is
     there, whatever the counts.
     """
     if crop not in CROPS:
@@ -168,17 +168,14 @@ def load(
     train = found.split == 0
     # A row is aligned where target and bias agree: the bias counts as 1 where it goes with the target in training.
     against = not agree(y[train], other[train])
-    parts = {
-        part: Labelled(
-            [found.paths[row] for row in np.flatnonzero(found.split == k)],
-            y[found.split == k],
-            (other[found.split == k] ^ against)[:, None],
-        )
-        for k, part in enumerate(PARTS)
-    }
+    shape = (size, size) if crop == "square" else (int(size * TALL), size)
+    parts = {}
+    for number, part in enumerate(PARTS):
+        rows = np.flatnonzero(found.split == number)
+        read = Gallery(bundle, [found.paths[row] for row in rows], shape, "crop" if crop == "square" else "squash")
+        parts[part] = Part(y[rows], (other[rows] ^ against)[:, None], read)
     classes, named = (f"not {target}", target), f"not {bias}" if against else bias
-    look = Look((size, size), "crop") if crop == "square" else Look((int(size * TALL), size))
-    return gallery_benchmark("celeba", bundle, parts, classes, (named,), look, noise, data_seed)
+    return build_benchmark("celeba", parts, classes, (named,), noise, data_seed)
 
 
 def agree(one: Integers, other: Integers) -> bool:

@@ -5,27 +5,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from debiaser.data import bias as inject
 from debiaser.data import raw
 from debiaser.data.benchmarks.corruptions import CHUNK, NAMES, VERSION, corrupt
 from debiaser.data.cache import ArrayCache, user_cache
-from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.data.split import Benchmark
 from debiaser.io import numpy_stream
 from debiaser.progress import task
 
 # --- CIFAR-10 as it is, without an injected shortcut: 45,000 / 5,000 / 10,000
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-VALID = 10  # one in so many training pictures validates
+VALID = 10  # one in so many training images validates
 
 
 class Photographs(NamedTuple):
-    """Pictures (n, 3, 32, 32) uint8, their classes (n,), and where in its file each lies (n,)."""
+    """Images (n, 3, 32, 32) uint8, their classes (n,), and where in its file each lies (n,)."""
 
-    pictures: NDArray[np.uint8]
+    images: NDArray[np.uint8]
     target: NDArray[np.int64]
     rows: NDArray[np.int64]
 
@@ -46,52 +45,44 @@ def parts(root: Path | None, data_seed: int) -> dict[str, Photographs]:
 
 
 def load_cifar10(root: Path | None, rho: float | None, data_seed: int, noise: float = 0.0) -> Benchmark:  # noqa: ARG001
-    """The benchmark; `rho` means nothing here, and what the bias of a picture may be is unknown."""
-    inject.check_share("noise", noise, closed=True)
-    splits, truth = {}, {}
-    for part, (pictures, target, rows) in parts(root, data_seed).items():
-        rng = numpy_stream(data_seed, "cifar10", part, "noise")
-        labels = target if part == "test" else inject.flip_labels(target, noise, len(CLASSES), rng)
-        splits[part] = Split(inject.as_tensor(labels), inject.bytes_reader(pictures, rows), CLASSES)
-        truth[part] = Truth(inject.as_tensor(target), torch.full((len(target), 1), -1))
-    return Benchmark("cifar10", splits["train"], splits["valid"], splits["test"], truth, ("unknown",))
+    """The benchmark; `rho` means nothing here, and what the bias of an image may be is unknown."""
+    made = {
+        part: inject.Part(target, np.full((len(target), 1), -1), inject.bytes_reader(images, rows))
+        for part, (images, target, rows) in parts(root, data_seed).items()
+    }
+    return inject.build_benchmark("cifar10", made, CLASSES, ("unknown",), noise, data_seed)
 
 
 TEST_SEED = 0  # the test set is made once and shared by all rho and seeds
 
 
 def load_ccifar(root: Path | None, rho: float, data_seed: int, noise: float = 0.0, severity: int = 5) -> Benchmark:
-    """The benchmark; the same bytes for the same seed. The corrupted pictures are made once and kept in the cache."""
+    """The benchmark; the same bytes for the same seed. The corrupted images are made once and kept in the cache."""
     inject.check_share("rho", rho)
-    inject.check_share("noise", noise, closed=True)
-    splits, truth = {}, {}
+    made = {}
     for part, photographs in parts(root, data_seed).items():
         testing = part == "test"
-        target = photographs.target
-        bias = inject.assign_bias(target, inject.TEST_RHO if testing else rho, len(NAMES))
-        pictures = corrupted(photographs, bias, severity, TEST_SEED if testing else data_seed, part)
-        rng = numpy_stream(data_seed, "ccifar", part, "noise")
-        labels = target if testing else inject.flip_labels(target, noise, len(CLASSES), rng)
-        splits[part] = Split(inject.as_tensor(labels), inject.bytes_reader(pictures), CLASSES)
-        truth[part] = Truth(inject.as_tensor(target), inject.as_tensor(bias)[:, None])
-    return Benchmark("ccifar", splits["train"], splits["valid"], splits["test"], truth, ("corruption",))
+        bias = inject.assign_bias(photographs.target, inject.TEST_RHO if testing else rho, len(NAMES))
+        images = corrupted(photographs, bias, severity, TEST_SEED if testing else data_seed, part)
+        made[part] = inject.Part(photographs.target, bias[:, None], inject.bytes_reader(images))
+    return inject.build_benchmark("ccifar", made, CLASSES, ("corruption",), noise, data_seed)
 
 
 def corrupted(
     photographs: Photographs, bias: NDArray[np.int64], severity: int, seed: int, part: str
 ) -> NDArray[np.uint8]:
-    """(n, 3, 32, 32) each picture under the corruption of its bias: from the cache, else made and kept there."""
-    pictures, _, rows = photographs
+    """(n, 3, 32, 32) each image under the corruption of its bias: from the cache, else made and kept there."""
+    images, _, rows = photographs
     # All that decides the bytes; the raw set is checked before.
     decisive = f"{VERSION}/{severity}/{seed}/{raw.SETS['cifar10'].parts}", rows.tobytes().hex(), bias.tobytes().hex()
-    cache = ArrayCache(user_cache("ccifar"), (len(bias), *pictures.shape[1:]), np.uint8, "pictures", *decisive)
+    cache = ArrayCache(user_cache("ccifar"), (len(bias), *images.shape[1:]), np.uint8, "pictures", *decisive)
 
     def compute(absent: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
         absent = absent[np.argsort(bias[absent], kind="stable")]  # few corruptions at a time
         with task(f"corrupting CIFAR-10, {part}", len(absent), unit="images") as advance:
             for start in range(0, len(absent), CHUNK):
                 chosen = absent[start : start + CHUNK]
-                yield chosen, corrupt(pictures[rows[chosen]], bias[chosen], rows[chosen], severity, seed)
+                yield chosen, corrupt(images[rows[chosen]], bias[chosen], rows[chosen], severity, seed)
                 advance(len(chosen))
 
     return np.array(cache.fill(compute))

@@ -16,14 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from debiaser.data import bias
 from debiaser.data.archives import Bundle, FormatError
+from debiaser.data.bias import Part, build_benchmark
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
 from debiaser.data.sources import FolderSet, compare
-from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
-from debiaser.io import numpy_stream
 
 FILE = "all_data_with_identities.csv"
 PARTS = {"train": "train", "valid": "val", "test": "test"}  # ours, and the file's own words
@@ -237,16 +236,11 @@ def load(
     """
     if not 3 <= length <= 512:
         raise Misuse(f"length must lie between 3 and 512 tokens, got {length}")
-    bias.check_share("noise", noise, closed=True)
     with SET.opened(root) as bundle:
         found = index(bundle, {} if partial else SET.counts)
-    splits, truth = {}, {}
+    parts = {}
     for number, part in enumerate(PARTS):
         rows = np.flatnonzero(found.split == number)
-        target = found.toxic[rows]
-        flipping = numpy_stream(data_seed, "civilcomments", part, "noise")
-        labels = target if part == "test" else bias.flip_labels(target, noise, 2, flipping)
         read: Any = Tokens(found, rows, tokenizer, length)
-        splits[part] = Split(bias.as_tensor(labels), read, CLASSES)
-        truth[part] = Truth(bias.as_tensor(target), bias.as_tensor(found.identities[rows]), overlapping=True)
-    return Benchmark("civilcomments", splits["train"], splits["valid"], splits["test"], truth, IDENTITIES)
+        parts[part] = Part(found.toxic[rows], found.identities[rows], read)
+    return build_benchmark("civilcomments", parts, CLASSES, IDENTITIES, noise, data_seed, overlapping=True)

@@ -1,6 +1,6 @@
 """The ten corruptions of Corrupted CIFAR-10, severities 1 to 5, whole batches at a time.
 
-Every picture has its own random stream, named by seed, corruption and row, so that its bytes depend on nothing else.
+Every image has its own random stream, named by seed, corruption and row, so that its bytes depend on nothing else.
 The parameters are those of CIFAR-10-C. What differs from its generator: the motion blur of snow is a line kernel with
 Gaussian weights, rounded to pixels (there: ImageMagick), frost textures are drawn (there: photographs), and the water
 of spatter (severities 1 to 3) finds edges with a plain Sobel threshold (there: Canny).
@@ -98,7 +98,7 @@ def _spread(light: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 VERSION = 1  # raised whenever the same seed would no longer give the same bytes
-CHUNK = 500  # pictures in work at a time: bounds the memory
+CHUNK = 500  # images in work at a time: bounds the memory
 
 Floats = NDArray[np.floating[Any]]
 Bytes = NDArray[np.uint8]
@@ -108,23 +108,23 @@ WATER, MUD = (np.array(each, dtype=np.float32)[:, None, None] / 255 for each in 
 
 
 def normals(streams: Streams, shape: tuple[int, ...], mean: float, deviation: float) -> Floats:
-    """(b, *shape) normal numbers, each picture's from its own stream."""
+    """(b, *shape) normal numbers, each image's from its own stream."""
     return np.stack([each.normal(mean, deviation, shape) for each in streams]).astype(np.float32)
 
 
 def uniforms(streams: Streams, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    """(b, *shape) uniform numbers, each picture's from its own stream."""
+    """(b, *shape) uniform numbers, each image's from its own stream."""
     return np.stack([each.uniform(low, high, shape) for each in streams]).astype(np.float32)
 
 
 def smooth(x: Floats, deviation: float, mode: str = "nearest", truncate: float = 4) -> Floats:
-    """Pictures (b, h, w) under a Gaussian blur."""
+    """Images (b, h, w) under a Gaussian blur."""
     smoothed: Floats = ndimage.gaussian_filter(x, (0, deviation, deviation), mode=mode, truncate=truncate)
     return smoothed
 
 
 def snow(x: Floats, streams: Streams, severity: int) -> Floats:
-    """Flakes that fall in one direction, over a picture that pales."""
+    """Flakes that fall in one direction, over an image that pales."""
     mean, deviation, zoom, threshold, radius, sigma, weight = (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -141,7 +141,7 @@ def snow(x: Floats, streams: Streams, severity: int) -> Floats:
 
 
 def enlarge(x: Floats, factor: float) -> Floats:
-    """The middle of pictures (b, h, w), magnified to their old size."""
+    """The middle of images (b, h, w), magnified to their old size."""
     if factor == 1:
         return x
     size = x.shape[-1]
@@ -155,19 +155,19 @@ def enlarge(x: Floats, factor: float) -> Floats:
 
 
 def motion_blur(x: Floats, radius: int, sigma: float, degrees: Floats) -> Floats:
-    """Pictures (b, h, w), each smeared one way along its own angle (b,) with half a Gaussian; edges are continued."""
+    """Images (b, h, w), each smeared one way along its own angle (b,) with half a Gaussian; edges are continued."""
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     weights = (weights / weights.sum()).astype(np.float32)
     angle = np.deg2rad(degrees)[:, None] * np.ones(len(steps))
     across, down = (np.ceil(steps * turn(angle) - 0.5).astype(np.int64) for turn in (np.cos, np.sin))
     height, width = x.shape[1:]
-    picture = np.arange(len(x))[:, None, None]
+    image = np.arange(len(x))[:, None, None]
     result = np.zeros_like(x)
     for step, weight in enumerate(weights):
         rows = (np.arange(height) + down[:, step, None]).clip(0, height - 1)
         columns = (np.arange(width) + across[:, step, None]).clip(0, width - 1)
-        result += weight * x[picture, rows[:, :, None], columns[:, None, :]]
+        result += weight * x[image, rows[:, :, None], columns[:, None, :]]
     return result
 
 
@@ -184,7 +184,7 @@ def frost(x: Floats, streams: Streams, severity: int) -> Floats:
 
 
 def fog(x: Floats, streams: Streams, severity: int) -> Floats:
-    """A cloud (plasma fractal) in front of the picture."""
+    """A cloud (plasma fractal) in front of the image."""
     amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
     brightest = x.max((1, 2, 3), keepdims=True)
     cloud = plasma(uniforms(streams, (x.shape[-1] ** 2 - 1,), -1, 1), x.shape[-1], decay)
@@ -241,7 +241,7 @@ def water_depth(liquid: Floats) -> Floats:
 
 
 def equalised(levels: Bytes) -> Floats:
-    """A picture (h, w) whose grey levels are spread evenly over 0 to 255."""
+    """An image (h, w) whose grey levels are spread evenly over 0 to 255."""
     below = np.bincount(levels.ravel(), minlength=256).cumsum()
     lowest = below[levels.min()]
     spread = (below - lowest) * (255 / max(1, levels.size - lowest))
@@ -276,7 +276,7 @@ def elastic(x: Floats, streams: Streams, severity: int) -> Floats:
 
 
 def resample(x: Floats, across: NDArray[Any], down: NDArray[Any], around_pixels: bool) -> Floats:
-    """Pictures read bilinearly at pixel coordinates (b, h, w); beyond the border they are mirrored.
+    """Images read bilinearly at pixel coordinates (b, h, w); beyond the border they are mirrored.
 
     `around_pixels`: about the middle of the outermost pixels (c b | a b c), else about their outer edge (b a | a b c).
     """
@@ -294,9 +294,9 @@ def jpeg(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG001
     """Saved and read again as JPEG of low quality."""
     quality = (80, 65, 58, 50, 40)[severity - 1]
 
-    def saved(picture: Image.Image) -> Image.Image:
+    def saved(image: Image.Image) -> Image.Image:
         stream = io.BytesIO()
-        picture.save(stream, "JPEG", quality=quality)
+        image.save(stream, "JPEG", quality=quality)
         return Image.open(stream)
 
     return through_pillow(x, saved)
@@ -307,14 +307,14 @@ def pixelate(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
     small = (int(x.shape[3] * share), int(x.shape[2] * share))
 
-    def coarse(picture: Image.Image) -> Image.Image:
-        return picture.resize(small, Image.Resampling.BOX).resize(picture.size, Image.Resampling.BOX)
+    def coarse(image: Image.Image) -> Image.Image:
+        return image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)
 
     return through_pillow(x, coarse)
 
 
 def through_pillow(x: Floats, change: Callable[[Image.Image], Image.Image]) -> Floats:
-    """Pictures changed one by one as 8-bit Pillow images."""
+    """Images changed one by one as 8-bit Pillow images."""
     pixels = (x * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
     changed = np.stack([np.asarray(change(Image.fromarray(each))) for each in pixels])
     return changed.transpose(0, 3, 1, 2).astype(np.float32) / 255
@@ -347,22 +347,22 @@ NAMES = tuple(CORRUPTIONS)
 
 
 def corrupt(
-    pictures: Bytes,
+    images: Bytes,
     kind: NDArray[np.int64],
     rows: NDArray[np.int64],
     severity: int = 5,
     seed: int = 0,
 ) -> Bytes:
-    """Pictures (n, 3, h, w), each under the corruption of its kind (n,); `rows` (n,) name their random streams."""
+    """Images (n, 3, h, w), each under the corruption of its kind (n,); `rows` (n,) name their random streams."""
     if severity not in range(1, 6):
         raise Misuse(f"severity must be 1, 2, 3, 4 or 5, got {severity}")
-    result = np.empty_like(pictures)
+    result = np.empty_like(images)
     for number, (name, change) in enumerate(CORRUPTIONS.items()):
         key = derive(seed, "corruption", name, severity)
         members = np.flatnonzero(kind == number)
         for part in np.split(members, range(CHUNK, len(members), CHUNK)):
             if len(part):
                 streams = [np.random.Generator(np.random.Philox(key=[key, row])) for row in rows[part]]
-                changed = change(pictures[part].astype(np.float32) / 255, streams, severity)
+                changed = change(images[part].astype(np.float32) / 255, streams, severity)
                 result[part] = changed.clip(0, 1) * 255 + 1e-3  # cut down to whole levels, but 254.9999 is 255
     return result

@@ -1,8 +1,8 @@
-"""Pictures of a benchmark that lie in a folder or an archive: decoded in whole batches by threads when asked for."""
+"""Images of a benchmark that lie in a folder or an archive: decoded in whole batches by threads when asked for."""
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -14,19 +14,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from debiaser.data import bias as inject
 from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.images import DecodeError, Pixels, decode
-from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem
-from debiaser.io import numpy_stream
 
-# Decoded pictures are kept on disk up to this side in pixels, or where those of the whole set take up to so many bytes.
+# Decoded images are kept on disk up to this side in pixels, or where those of the whole set take up to so many bytes.
 SMALL, ROOM = 64, 1 << 29
 LARGEST = 2048  # pixels of a side that may be asked for
 THREADS = min(os.cpu_count() or 1, 8)
-PIECE = 4  # pictures a thread takes at a time
+PIECE = 4  # images a thread takes at a time
 
 
 @cache
@@ -36,7 +33,7 @@ def threads_of(process: int) -> ThreadPoolExecutor:
 
 
 def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """The whole picture in this height and width, whatever its shape."""
+    """The whole image in this height and width, whatever its shape."""
     if pixels.shape[:2] == size:
         return pixels
     resized = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
@@ -60,12 +57,16 @@ SHAPES = {"squash": squash, "crop": crop_square}
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """A reader for a split: row numbers (b,) to pictures (b, 3, h, w) in [0, 1]."""
+    """A reader for a split: row numbers (b,) to images (b, 3, h, w) in [0, 1]."""
 
     bundle: Bundle = field(repr=False)
     names: Sequence[str] = field(repr=False)
     size: tuple[int, int]
     shape: str = "squash"
+
+    def __post_init__(self) -> None:
+        if not all(8 <= side <= LARGEST for side in self.size):
+            raise Misuse(f"size must lie between 8 and {LARGEST} pixels, got {self.size[0]}")
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self._fits:
@@ -80,7 +81,7 @@ class Gallery:
         return torch.from_numpy(out)
 
     def resized(self, side: int) -> "Gallery":
-        """The same pictures as squares of this many pixels."""
+        """The same images as squares of this many pixels."""
         return replace(self, size=(side, side))
 
     def pixels(self, rows: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class Gallery:
 
     @cached_property
     def identity(self) -> str:
-        """What changes whenever the pictures, their order or their shape do."""
+        """What changes whenever the images, their order or their shape do."""
         return " ".join([self.bundle.identity, self.shape, str(self.size), *self.names])
 
     def _named(self, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -101,13 +102,13 @@ class Gallery:
 
     @cached_property
     def _cache(self) -> ArrayCache:
-        """The decoded pictures of the whole set, by number: whatever seed or split asks for one, it is kept once."""
+        """The decoded images of the whole set, by number: whatever seed or split asks for one, it is kept once."""
         shape = (len(self.bundle.entries), *self.size, 3)
         return ArrayCache(user_cache("kept"), shape, np.uint8, "pixels", self.bundle.identity, self.shape)
 
     @cached_property
     def _places(self) -> npt.NDArray[np.int64]:
-        """(n,) the numbers of our pictures in the whole set."""
+        """(n,) the numbers of our images in the whole set."""
         number = {name: place for place, name in enumerate(self._every)}
         return np.array([number[name] for name in self.names], np.int64)
 
@@ -124,62 +125,18 @@ class Gallery:
         return out
 
     def _decode_each(self, names: Sequence[str], fill: Callable[[int, Pixels], None]) -> None:
-        """Hands each picture and its place to `fill`, from several threads at once."""
+        """Hands each image and its place to `fill`, from several threads at once."""
 
         def piece(first: int) -> None:
             for place in range(first, min(first + PIECE, len(names))):
-                fill(place, self._picture(names[place]))
+                fill(place, self._image(names[place]))
 
         list(threads_of(os.getpid()).map(piece, range(0, len(names), PIECE)))
 
-    def _picture(self, name: str) -> Pixels:
+    def _image(self, name: str) -> Pixels:
         try:
             return SHAPES[self.shape](decode(self.bundle.read(name), max(self.size)).pixels, self.size)
         except DecodeError as error:
             raise Problem(f"{self.bundle.path}: '{name}' {error}; put the original file there") from error
         except FormatError as error:
             raise Problem(f"{error.path} {error.reason}; put the original file there") from error
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """The pictures of a split by name, their classes (n,) and bias attributes (n, a), -1 where unknown."""
-
-    names: Sequence[str]
-    target: inject.Integers
-    bias: inject.Integers
-
-
-@dataclass(frozen=True)
-class Look:
-    """How pictures are handed out: height and width, and how they are brought there."""
-
-    size: tuple[int, int]
-    shape: str = "squash"
-
-    def __post_init__(self) -> None:
-        if not all(8 <= side <= LARGEST for side in self.size):
-            raise Misuse(f"size must lie between 8 and {LARGEST} pixels, got {self.size[0]}")
-
-
-def gallery_benchmark(
-    name: str,
-    bundle: Bundle,
-    parts: Mapping[str, Labelled],
-    classes: tuple[str, ...],
-    attributes: tuple[str, ...],
-    look: Look,
-    noise: float,
-    data_seed: int,
-    notes: tuple[str, ...] = (),
-) -> Benchmark:
-    """Train, valid and test over these pictures; `noise` flips this share of the train and valid labels."""
-    inject.check_share("noise", noise, closed=True)
-    splits, truth = {}, {}
-    for part, found in parts.items():
-        flipping = numpy_stream(data_seed, name, part, "noise")
-        labels = found.target if part == "test" else inject.flip_labels(found.target, noise, len(classes), flipping)
-        read = Gallery(bundle, found.names, look.size, look.shape)
-        splits[part] = Split(inject.as_tensor(labels), read, classes)
-        truth[part] = Truth(inject.as_tensor(found.target), inject.as_tensor(found.bias))
-    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes)

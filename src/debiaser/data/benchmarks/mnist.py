@@ -17,17 +17,17 @@ from torch import Tensor
 
 from debiaser.data import bias as inject
 from debiaser.data import raw
-from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.data.split import Benchmark
 from debiaser.errors import known
 from debiaser.io import numpy_stream
 
-# --- Coloured pictures of ten classes: the construction that the digits and Colored MNIST share
+# --- Coloured images of ten classes: the construction that the digits and Colored MNIST share
 
 
 class Grey(NamedTuple):
-    """Grey pictures (n, h, w) uint8 and their classes (n,)."""
+    """Grey images (n, h, w) uint8 and their classes (n,)."""
 
-    pictures: NDArray[np.uint8]
+    images: NDArray[np.uint8]
     target: NDArray[np.int64]
 
 
@@ -47,21 +47,17 @@ def colour_benchmark(
     `test_seed`, for every data seed.
     """
     inject.check_share("rho", rho)
-    inject.check_share("noise", noise, closed=True)
-    splits, truth = {}, {}
+    made = {}
     for part, grey in parts.items():
         testing = part == "test"
         seed = data_seed if not testing or test_seed is None else test_seed
         rng = numpy_stream(seed, name.removesuffix("-colour"), part)
         colour = inject.draw_bias(grey.target, inject.TEST_RHO if testing else rho, 10, rng)
-        painted = inject.coloured(torch.from_numpy(grey.pictures), torch.from_numpy(inject.draw_colours(colour, rng)))
+        painted = inject.coloured(torch.from_numpy(grey.images), torch.from_numpy(inject.draw_colours(colour, rng)))
         target, bias = (colour, grey.target) if colour_is_target else (grey.target, colour)
-        labels = target if testing else inject.flip_labels(target, noise, 10, numpy_stream(seed, name, part, "noise"))
-        classes = inject.COLOUR_NAMES if colour_is_target else tuple(str(digit) for digit in range(10))
-        splits[part] = Split(inject.as_tensor(labels), painted, classes)
-        truth[part] = Truth(inject.as_tensor(target), inject.as_tensor(bias)[:, None])
-    attribute = "digit" if colour_is_target else "colour"
-    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, (attribute,))
+        made[part] = inject.Part(target, bias[:, None], painted)
+    classes, attribute = (inject.COLOUR_NAMES, "digit") if colour_is_target else (CLASSES, "colour")
+    return inject.build_benchmark(name, made, classes, (attribute,), noise, data_seed)
 
 
 # --- Colored MNIST as the released generator makes it: file order, 54,000 / 6,000 / 10,000, ten fixed colours (D4, D5)
@@ -71,7 +67,7 @@ TEST_SEED = 0  # the test set is made once and shared by all rho and seeds
 
 
 def parts(root: Path | None) -> dict[str, Grey]:
-    """The grey pictures of each split."""
+    """The grey images of each split."""
     mnist = raw.load("mnist", root)
     y_train, y_test = mnist.y_train.astype(np.int64), mnist.y_test.astype(np.int64)
     return {
@@ -87,7 +83,7 @@ def load_cmnist(root: Path | None, rho: float, data_seed: int, noise: float = 0.
 
 
 def load_cmnist_colour(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
-    """Its twin: the same pictures, with colour as the target and the digit as the attribute that goes with it."""
+    """Its twin: the same images, with colour as the target and the digit as the attribute that goes with it."""
     return colour_benchmark("cmnist-colour", parts(root), rho, data_seed, noise, True, TEST_SEED)
 
 
@@ -95,16 +91,16 @@ SETS = {"digit": "mnist", "fashion": "fashion_mnist", "kana": "kmnist", "letter"
 ATTRIBUTES = ("digit colour", "fashion", "fashion colour", "kana", "kana colour", "letter", "letter colour")
 POSITIONS = ("fixed", "random")
 CLASSES = tuple(str(digit) for digit in range(10))
-COMPLETE = 60_000  # training pictures of KMNIST
+COMPLETE = 60_000  # training images of KMNIST
 
 
 class Drawn(NamedTuple):
-    """A split in parts: the picture of each tile (n, 4), its colour (n, 4, 3), attributes (n, 7).
+    """A split in parts: the image of each tile (n, 4), its colour (n, 4, 3), attributes (n, 7).
 
     `places` (n, 4): which tile lies at each place, where that is not always the same.
     """
 
-    pictures: NDArray[np.int64]
+    images: NDArray[np.int64]
     colours: NDArray[np.float32]
     places: NDArray[np.int64] | None
     bias: NDArray[np.int64]
@@ -112,7 +108,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Grey pictures to draw from by class; `order` sorts them by class and `starts` says where each class begins."""
+    """Grey images to draw from by class; `order` sorts them by class and `starts` says where each class begins."""
 
     grey: Grey
     order: NDArray[np.int64]
@@ -124,7 +120,7 @@ class Pool:
         return cls(grey, np.argsort(grey.target, kind="stable"), starts)
 
     def draw(self, wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """(n,) for each row a picture of the wanted class, uniformly."""
+        """(n,) for each row an image of the wanted class, uniformly."""
         first, count = self.starts[wanted], np.diff(self.starts)[wanted]
         return self.order[first + (rng.random(len(wanted)) * count).astype(np.int64)]
 
@@ -132,9 +128,8 @@ class Pool:
 def load_mbmnist(
     root: Path | None, rho: float, data_seed: int, noise: float = 0.0, positions: str = "fixed"
 ) -> Benchmark:
-    """The benchmark; the same bytes for the same seed. With `positions` random, each picture has its order of tiles."""
+    """The benchmark; the same bytes for the same seed. With `positions` random, each image has its order of tiles."""
     inject.check_share("rho", rho)
-    inject.check_share("noise", noise, closed=True)
     if positions not in POSITIONS:
         raise known("positions", positions, POSITIONS)
     sources = {tile: raw.load(name, root) for tile, name in SETS.items()}
@@ -142,18 +137,14 @@ def load_mbmnist(
     digits = np.arange(len(training[0].grey.target))
     cut = len(digits) * 9 // 10  # file order, as in Colored MNIST
     rows = {"train": digits[:cut], "valid": digits[cut:], "test": np.arange(len(testing[0].grey.target))}
-    splits, truth = {}, {}
+    made = {}
     for part, chosen in rows.items():
         test = part == "test"
         seed, share, pool = (TEST_SEED, inject.TEST_RHO, testing) if test else (data_seed, rho, training)
         drawn = draw(chosen, pool, share, positions == "random", numpy_stream(seed, "mbmnist", part))
-        target = pool[0].grey.target[chosen]
-        stream = numpy_stream(seed, "mbmnist", part, "noise")
-        labels = target if test else inject.flip_labels(target, noise, 10, stream)
-        splits[part] = Split(inject.as_tensor(labels), composed([each.grey.pictures for each in pool], drawn), CLASSES)
-        truth[part] = Truth(inject.as_tensor(target), inject.as_tensor(drawn.bias))
-    ordered = splits["train"], splits["valid"], splits["test"]
-    return Benchmark("mbmnist", *ordered, truth, ATTRIBUTES, notes_on(sources))
+        read = composed([each.grey.images for each in pool], drawn)
+        made[part] = inject.Part(pool[0].grey.target[chosen], drawn.bias, read)
+    return inject.build_benchmark("mbmnist", made, CLASSES, ATTRIBUTES, noise, data_seed, notes_on(sources))
 
 
 def pools(sources: Mapping[str, raw.Arrays], part: str) -> list[Pool]:
@@ -164,11 +155,11 @@ def pools(sources: Mapping[str, raw.Arrays], part: str) -> list[Pool]:
 
 
 def upright_letters(letters: Grey) -> Grey:
-    """The letters A to J as classes 0 to 9; the original file has 26 classes from 1 on, its pictures are transposed."""
+    """The letters A to J as classes 0 to 9; the original file has 26 classes from 1 on, its images are transposed."""
     if not (letters.target == len(CLASSES)).any():
         return letters
     chosen = np.flatnonzero((letters.target >= 1) & (letters.target <= len(CLASSES)))
-    return Grey(np.ascontiguousarray(letters.pictures[chosen].swapaxes(1, 2)), letters.target[chosen] - 1)
+    return Grey(np.ascontiguousarray(letters.images[chosen].swapaxes(1, 2)), letters.target[chosen] - 1)
 
 
 def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
@@ -187,7 +178,7 @@ def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
 def draw(
     digits: NDArray[np.int64], pool: Sequence[Pool], rho: float, shuffled: bool, rng: np.random.Generator
 ) -> Drawn:
-    """Everything random about the pictures of these digits."""
+    """Everything random about the images of these digits."""
     target = pool[0].grey.target[digits]
     bias = np.stack([inject.draw_bias(target, rho, len(CLASSES), rng) for _ in ATTRIBUTES], 1)
     companions = [each.draw(bias[:, 2 * number + 1], rng) for number, each in enumerate(pool[1:])]
@@ -199,14 +190,14 @@ def draw(
 def composed(tiles: Sequence[NDArray[np.uint8]], drawn: Drawn) -> Callable[[Tensor], Tensor]:
     """A reader that paints and lays out four tiles: (b, 3, 56, 56) in [0, 1].
 
-    Tiles stay uint8 in their sources and colours stay float, so that no picture is ever held in full.
+    Tiles stay uint8 in their sources and colours stay float, so that no image is ever held in full.
     """
     grey = [torch.from_numpy(each) for each in tiles]
-    pictures, paint = torch.from_numpy(drawn.pictures), torch.from_numpy(drawn.colours / 255)
+    images, paint = torch.from_numpy(drawn.images), torch.from_numpy(drawn.colours / 255)
     places = None if drawn.places is None else torch.from_numpy(drawn.places)
 
     def read(rows: Tensor) -> Tensor:
-        chosen, colours = pictures[rows], paint[rows]
+        chosen, colours = images[rows], paint[rows]
         shades = torch.stack([each[chosen[:, tile]] for tile, each in enumerate(grey)], 1)  # (b, 4, 28, 28)
         if places is not None:
             every = torch.arange(len(rows))[:, None]
