@@ -24,13 +24,12 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from debiaser.auditing import diagnosis, examine, swap_test
+from debiaser.auditing import api, diagnosis, swap_test
 from debiaser.auditing import verdict as rules
 from debiaser.auditing.crossval import Trainer, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import diagnose
-from debiaser.auditing.examine import Plan
 from debiaser.auditing.inputs import Material, Subject, own_of
-from debiaser.auditing.swap_test import SwapTest, find_views, try_swaps
+from debiaser.auditing.swap_test import SwapTest, find_views, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
 from debiaser.data import bias, raw
 from debiaser.data.benchmarks import digits
@@ -96,7 +95,6 @@ def bank() -> list[Set]:
 
 def frozen() -> dict[str, float]:
     """Every number that a verdict depends on."""
-    plan = Plan()
     return {
         "matters_points": rules.MATTERS,
         "level": swap_test.LEVEL,
@@ -105,13 +103,13 @@ def frozen() -> dict[str, float]:
         "units": rules.UNITS,
         "weak": diagnosis.WEAK,
         "few_errors": diagnosis.FEW,
-        "confident": examine.CONFIDENT,
-        "recoverable": examine.RECOVERABLE,
+        "confident": rules.CONFIDENT,
+        "recoverable": rules.RECOVERABLE,
         "permutations": swap_test.PERMUTATIONS,
-        "folds": plan.folds,
-        "plain_seeds": plan.plain_seeds,
-        "easy_seeds": plan.seeds,
-        "judge_seeds": plan.judge_seeds,
+        "folds": api.FOLDS,
+        "plain_seeds": api.PLAIN_SEEDS,
+        "easy_seeds": api.BIASED_SEEDS,
+        "judge_seeds": api.JUDGE_SEEDS,
     }
 
 
@@ -151,16 +149,16 @@ def make(chosen: Set, data: Path) -> Split:
 
 def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapTest | None, str]:
     """What `audit` would say of this set, its reasons, the swap test, and how far one had to go for it."""
-    own, plan = own_of(split), Plan()
+    own = own_of(split)
     y, unit = own.y.numpy(), own.unit
     if (fewest := int(units_per_class(y, unit).min())) < rules.UNITS:
         return CANNOT_TELL, [f"A class has only {fewest:,} separate units; {rules.UNITS} are needed."], None, "units"
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "pixels.npy", split.read(torch.arange(len(y))).numpy())
     subject = Subject(own, Material(folder / "pixels.npy", own.classes, own.identity), None, 28)
-    trainer = Trainer(subject.material, y, folds(y, unit, plan.folds, plan.seed), folder / "work")
-    plain = train_plain_models(trainer, plan.plain_seeds)
-    swaps = try_swaps(subject, trainer, plain, find_views(subject, trainer, ()))
+    trainer = Trainer(subject.material, y, folds(y, unit, api.FOLDS, 0), folder / "work")
+    plain = train_plain_models(trainer, api.PLAIN_SEEDS)
+    swaps = swap_plain_models(subject, trainer, plain, find_views(subject, trainer, ()))
     if not isinstance(swaps, SwapTest):
         return CANNOT_TELL, [str(swaps)], None, "swaps"
     skill = diagnosis.above_chance(plain.answer == y, y)
@@ -169,14 +167,12 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
         return word, reasons, swaps, "swaps"
     if hasty:
         return NOT_BIASED, reasons, swaps, "swaps"
-    trainer, biased = train_biased_models(trainer, plan.seeds)
+    trainer, biased = train_biased_models(trainer, api.BIASED_SEEDS)
     misclassified, stage = int((biased.answer != y).sum()), "easy"
     rest = False
-    if misclassified >= diagnosis.FEW and examine.many(
-        examine.confidently_misclassified(biased, biased.answer != y), len(y)
-    ):
+    if misclassified >= diagnosis.FEW and rules.many(rules.confident(biased, biased.answer != y), len(y)):
         rest, stage = (
-            examine.recoverable(biased, diagnose(trainer, biased, plan.judge_seeds), np.arange(len(y)), y),
+            rules.recoverable(biased, diagnose(trainer, biased, api.JUDGE_SEEDS), np.arange(len(y)), y),
             "judge",
         )
     return *rules.verdict(swaps, Health(skill, misclassified, rest)), swaps, stage

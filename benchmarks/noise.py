@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from debiaser.auditing.api import Request, examine
 from debiaser.auditing.candidates import PLAIN_PGD, VANILLA, Training, train_candidates
 from debiaser.auditing.crossval import Trainer
 from debiaser.auditing.diagnosis import KINDS, name_kinds
-from debiaser.auditing.examine import Examined, Plan, examine
 from debiaser.auditing.inputs import Material, Subject, own_of
+from debiaser.auditing.verdict import Examined
 from debiaser.data.benchmarks import mnist
 from debiaser.data.split import Benchmark
 from debiaser.io import write_text
@@ -39,8 +40,9 @@ class Longer(Material):
 
     epochs: int = EPOCHS
 
-    def long_recipe(self, rows: int) -> Recipe:
-        return replace(super().long_recipe(rows), epochs=self.epochs)
+    def recipes(self, stage: str, rows: int) -> list[Recipe]:
+        found = super().recipes(stage, rows)
+        return [replace(each, epochs=self.epochs) for each in found] if stage == "long" else found
 
 
 def pictures(benchmark: Benchmark, rows: int, folder: Path) -> tuple[Path, int]:
@@ -65,7 +67,7 @@ def look(benchmark: Benchmark, rows: int, folder: Path, workers: int) -> tuple[E
     path, train = pictures(benchmark, rows, folder)
     own = own_of(benchmark.train.subset(torch.arange(train)))
     material = Material(path, own.classes, own.identity)
-    examined = examine(Subject(own, material, None, 28), np.arange(train), folder, Plan(workers=workers))
+    examined = examine(Subject(own, material, None, 28), np.arange(train), Request(workers=workers, out=folder))
     return examined, material, train
 
 

@@ -18,17 +18,16 @@ from debiaser.auditing.candidates import (
     draw_donors,
     train_candidates,
 )
-from debiaser.auditing.crossval import Trainer
+from debiaser.auditing.crossval import Job, Predictions, Rows, Trainer
 from debiaser.auditing.inputs import Subject, own_of, prepare
-from debiaser.auditing.jobs import Rows
-from debiaser.auditing.views import VIEWS, WordView
+from debiaser.auditing.views import View, image_views, word_view
 from debiaser.data import bias as inject
 from debiaser.data.benchmarks import digits
 from debiaser.data.split import Split
 from debiaser.learn.encoders import Encoder
 
 CLASSES, PER_CLASS = 4, 90
-COLOUR = VIEWS[0]
+COLOUR = image_views()[0]
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def examined_of(subject: Subject, pool: Rows, folder: Path, epochs: int | None = None) -> Any:
+def examined_of(
+    subject: Subject, pool: Rows, folder: Path, epochs: int | None = None, named: View | None = None
+) -> Any:
     """As much of an examination as copies and a trial need; no row weighs more than another of its class."""
     y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
     place[pool] = np.arange(len(pool))
@@ -49,6 +50,7 @@ def examined_of(subject: Subject, pool: Rows, folder: Path, epochs: int | None =
         pool=pool,
         place=place,
         diagnosis=diagnosis,
+        named=named,
         weight=lambda *_, **__: trainer.balanced(),
     )
 
@@ -100,8 +102,8 @@ def test_who_learns_from_copies_stops_following_the_colour(
     digits_by_colour: tuple[Subject, Rows], tmp_path: Path
 ) -> None:
     subject, pool = digits_by_colour
-    examined = examined_of(subject, pool, tmp_path, epochs=8)
-    trainings = candidate_trainings(examined, counterfactual_copies(examined, COLOUR))
+    examined = examined_of(subject, pool, tmp_path, epochs=8, named=COLOUR)
+    trainings = candidate_trainings(examined)
     debiased = [name for name in trainings if name.startswith("PGD") and name.endswith(COUNTERFACTUAL)]
     assert list(trainings)[2] == COUNTERFACTUAL and len(debiased) == 1
     asked = np.setdiff1d(np.arange(len(subject.own)), pool)
@@ -111,18 +113,27 @@ def test_who_learns_from_copies_stops_following_the_colour(
     assert right[VANILLA] < 0.7 < 0.85 < min(right[COUNTERFACTUAL], right[debiased[0]]), right
 
 
-def test_copies_are_drawn_like_their_rows(digits_by_colour: tuple[Subject, Rows], tmp_path: Path) -> None:
+def test_copies_are_drawn_like_their_rows(
+    digits_by_colour: tuple[Subject, Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many steps and the same weights as on the rows themselves, and answers to the rows themselves."""
     subject, pool = digits_by_colour
     examined = examined_of(subject, pool, tmp_path, epochs=1)
     copies = counterfactual_copies(examined, COLOUR)
     asked = np.arange(len(pool), len(pool) + 10)
     trainings = {VANILLA: Training(), COUNTERFACTUAL: Training(copies=copies)}
+    jobs: dict[str, Job] = {}
+
+    def run(given: list[Job], *_: Any) -> list[Predictions]:
+        jobs.update({job.name: job for job in given})
+        return [Predictions(asked, np.zeros((10, CLASSES), np.float32), np.zeros(10, np.float32)) for _ in given]
+
+    monkeypatch.setattr("debiaser.auditing.candidates.run_jobs", run)
     evaluation = train_candidates(examined.trainer, pool[:100], asked, trainings, subject.own.unit, 1)
-    with_rows, with_copies = (np.load(tmp_path / evaluation.candidates[name].keys[0] / "job.npz") for name in trainings)
-    assert np.array_equal(with_rows["weight"], with_copies["weight"])
-    assert np.array_equal(with_copies["train"], len(subject.own) + with_rows["train"])
-    assert np.array_equal(with_copies["ask"], asked) and evaluation.samples_seen == 2 * 100
+    with_rows, with_copies = jobs["vanilla"], jobs["exchanged"]
+    assert np.array_equal(with_rows.weight, with_copies.weight)  # type: ignore[arg-type]
+    assert np.array_equal(with_copies.train, len(subject.own) + with_rows.train)
+    assert np.array_equal(with_copies.ask, asked) and evaluation.samples_seen == 2 * 100
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -143,8 +154,8 @@ def counting(seen: list[str], most: list[int]) -> Encoder:
     return Encoder("counting", "text", 0, 2, "counting", nn.Identity(), encode)
 
 
-def word_view(*words: str) -> WordView:
-    return WordView("giveaway", "giveaway word", True, (frozenset(words),), np.zeros(900, np.int64))
+def giveaway(*words: str) -> View:
+    return word_view("giveaway", "giveaway word", True, (frozenset(words),), np.zeros(900, np.int64))
 
 
 def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
@@ -155,7 +166,7 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     texts = [(f"{WORDS[row % 2]}. It rained on film {row}", row % 2) for row in range(1000)]
     monkeypatch.setattr("debiaser.auditing.inputs.find_encoder", lambda *_: counting(seen, most))
     subject, pool = prepare(own_of(texts), None), np.arange(900)
-    examined, view = examined_of(subject, pool, tmp_path), word_view("tuesday", "thursday")
+    examined, view = examined_of(subject, pool, tmp_path), giveaway("tuesday", "thursday")
     with pytest.raises(KeyboardInterrupt):
         counterfactual_copies(examined, view)
     reached, most[0] = len(seen), 1000 + 900 + 512
@@ -171,4 +182,4 @@ def test_copies_of_texts_take_the_words_of_others_and_are_encoded_once(
     again = counterfactual_copies(examined, view)
     assert again is not None and again.material.array == copies.material.array
     with pytest.raises(KeyboardInterrupt):  # other words, other copies
-        counterfactual_copies(examined, word_view("rained"))
+        counterfactual_copies(examined, giveaway("rained"))

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from debiaser import audit
 from debiaser.auditing import export
-from debiaser.auditing.api import Request, prepared
-from debiaser.auditing.existing_model import usable
+from debiaser.auditing.api import Request, read_subject, usable
 from debiaser.auditing.inputs import Changed, letterboxed, own_of, prepare
 from debiaser.cli import app
 from debiaser.data.images import GREY, DecodeError, decode
@@ -52,14 +51,14 @@ def noise() -> bytes:
 
 def test_a_picture_that_breaks_while_it_is_read_is_listed_and_the_rest_is_read(folder: Path, cache: Path) -> None:
     with listening(Meddling(folder / "cat" / "3.png", b"cut off")):
-        subject = prepared(folder, Request(), need_test=False)
+        subject = read_subject(folder, Request())
     assert len(subject.own) == 19 and [each.id for each in subject.own.excluded] == ["cat/3.png"]
 
 
 def test_a_picture_that_becomes_another_while_it_is_read_is_taken_as_it_is_now(folder: Path, cache: Path) -> None:
     content = noise()
     with listening(Meddling(folder / "cat" / "3.png", content)):
-        subject = prepared(folder, Request(), need_test=False)
+        subject = read_subject(folder, Request())
     now = torch.from_numpy(np.array(Image.open(io.BytesIO(content)))).permute(2, 0, 1)
     assert (subject.read(torch.tensor([subject.own.ids.index("cat/3.png")]))[0] == now).all()
 

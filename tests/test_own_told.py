@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from debiaser.auditing.api import Request, named_options, what_next
+from debiaser.auditing.api import Request, examine_model, what_next
 from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.existing_model import examine_model
 from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import prepare
 from debiaser.auditing.marks import match_marks
@@ -71,7 +70,7 @@ def test_the_lines_to_copy_are_filled_in_and_run(
     (tmp_path / "it's.csv").write_text("\n".join(["text,Edema,patient", *lines]))
     request = Request(Columns(label="Edema", unit="patient"))
     examined = examine_model(read_own(tmp_path / "it's.csv", request.columns), np.full((40, 2), 0.5), None, tmp_path)
-    told = what_next(replace(examined, verdict=verdict), named_options(request))
+    told = what_next(replace(examined, verdict=verdict), request.named)
     called = []
     pretend = {verb: lambda *words, **names: called.append((words, names))}
     exec(told["snippet"].replace("import debiaser", ""), {"debiaser": SimpleNamespace(**pretend)})

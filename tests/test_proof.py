@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debiaser.auditing.candidates import COUNTERFACTUAL, VANILLA, Candidate, Evaluation, report_evaluation
+from debiaser.auditing.candidates import COUNTERFACTUAL, VANILLA, Candidate, Evaluation
 from debiaser.auditing.crossval import OutOfFold
-from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls
+from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls, without_kinds
 from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.examine import without_kinds
 from debiaser.auditing.findings import LOOKS, conflicting_share, looks, mislabelled_share
-from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, price
-from debiaser.auditing.views import VIEWS
+from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, price, report_evaluation
+from debiaser.auditing.views import image_views
 
 PGD = "PGD, 75% of draws by score"
 
@@ -38,7 +37,7 @@ def controls_of(judge_sees: float, n: int = 200) -> Controls:
     biased = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
     judge = OutOfFold(np.stack([peaked(y)] * 2), np.zeros((2, n)), ())
     said = peaked(np.where(sees, y, donor))
-    planted = Planted(VIEWS[0], np.arange(n), donor, peaked(donor), np.stack([said] * 2))
+    planted = Planted(image_views()[0], np.arange(n), peaked(donor), np.stack([said] * 2))
     trainer: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
     diagnosis = Diagnosis(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
     return check_controls(planted, trainer, biased, diagnosis, np.arange(n))
@@ -93,7 +92,7 @@ def trial_of(right: dict[str, np.ndarray], misclassified: np.ndarray | None = No
     m = len(next(iter(right.values())))
     labels = np.arange(m) % 2
     candidates = {
-        name: Candidate(name, np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
+        name: Candidate(np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
         for name, each in right.items()
     }
     return Evaluation(

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.swap_test import (
-    Asked,
     Design,
     Reliance,
+    SwapAnswers,
     SwapTest,
-    binomial_interval,
     by_chance,
     draw_pairs,
     estimates,
@@ -20,7 +19,7 @@ from debiaser.auditing.swap_test import (
     swap_test,
 )
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health, verdict
-from debiaser.auditing.views import VIEWS, PictureView
+from debiaser.auditing.views import image_view, image_views
 from debiaser.data.own.splits import units_per_class
 from debiaser.errors import Problem
 
@@ -31,11 +30,11 @@ def labels(n: int = 600, classes: int = 3, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, classes, n)
 
 
-def answers_that_follow(share: float, design: Design, seed: int = 0) -> Asked:
+def answers_that_follow(share: float, design: Design, seed: int = 0) -> SwapAnswers:
     """A model that answers the donor's class in a share of swaps, else its own."""
     follows = np.random.default_rng(seed).random(len(design.own)) < share
     other = np.where(follows, design.donor, design.own)
-    return Asked(other, design.own.copy(), np.ones(len(other), bool))
+    return SwapAnswers(other, design.own.copy(), np.ones(len(other), bool))
 
 
 def design_of(y: np.ndarray, unit: np.ndarray | None = None) -> Design:
@@ -100,7 +99,7 @@ def test_units_widen_the_interval():
 
     def width(unit: np.ndarray) -> float:
         design = design_of(y, unit)
-        asked = Asked(np.where(follows, design.donor, design.own), design.own, follows)
+        asked = SwapAnswers(np.where(follows, design.donor, design.own), design.own, follows)
         ((_, _, excess),) = estimates([asked], design, 0)
         return excess.high - excess.low
 
@@ -146,7 +145,7 @@ def by_colour(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def test_a_model_of_colour_follows_colour_alone():
     x, y = coloured()
-    test = swap_test(VIEWS, x.__getitem__, y, np.arange(len(y)), y, by_colour)
+    test = swap_test(image_views(), x.__getitem__, y, np.arange(len(y)), y, by_colour)
     first, *others = test.reliances
     assert first.name == "colour"
     assert first.follows > 95
@@ -173,7 +172,7 @@ def test_a_model_of_content_follows_nothing():
 
     said = by_shape(torch.arange(len(y)), x).numpy()
     assert (said == y).all()
-    views = [view for view in VIEWS if view.name in {"colour", "frame"}]
+    views = [view for view in image_views() if view.name in {"colour", "frame"}]
     test = swap_test(views, x.__getitem__, y, np.arange(len(y)), said, by_shape, limit=200)
     word, reasons = verdict(test, HEALTHY)
     assert word == NO_EVIDENCE, reasons
@@ -185,7 +184,7 @@ def test_a_model_of_content_follows_nothing():
 def test_a_view_that_cannot_be_computed_is_listed():
     y = labels(60)
     x = torch.from_numpy(y * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 1, 1)
-    test = swap_test(VIEWS, x.__getitem__, y, np.arange(60), y, lambda rows, x: torch.from_numpy(y)[rows])
+    test = swap_test(image_views(), x.__getitem__, y, np.arange(60), y, lambda rows, x: torch.from_numpy(y)[rows])
     assert [each.name for each in test.reliances] == ["colour"]
     assert {each.name for each in test.untested} == {"frame", "low-band", "high-band", "compression", "texture"}
     assert "at least 8 pixels" in test.untested[0].reason
@@ -201,7 +200,7 @@ def test_too_little_for_a_test():
 
 def test_false_alarms_keep_their_rate():
     """Answers that flip at random, to any class: p is below .05 in about a twentieth of draws, largest over views."""
-    alarms, view = 0, PictureView("a", "a", True, lambda x, donors: x + 1)
+    alarms, view = 0, image_view("a", "a", True, lambda x, donors: x + 1)
     for seed in range(80):
         rng, y = np.random.default_rng(seed), labels(150, seed=seed)
 
@@ -270,7 +269,7 @@ def test_fewest_units_count_units():
 def test_a_model_is_asked_only_about_inputs_that_a_swap_changed() -> None:
     y = labels(120)
     x = torch.arange(120, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
-    view = PictureView("odd", "odd", True, lambda x, donors: torch.where(x % 2 == 1, donors, x))
+    view = image_view("odd", "odd", True, lambda x, donors: torch.where(x % 2 == 1, donors, x))
     seen: list[int] = []
 
     def answer(rows: torch.Tensor, changed: torch.Tensor) -> np.ndarray:

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.swap_test import views_of
+from debiaser.auditing.swap_test import find_views
 from debiaser.auditing.views import (
-    VIEWS,
-    PictureView,
-    WordView,
     associations,
     casing,
     cosines,
     from_blocks,
+    image_views,
     largest_phi,
     luma,
     swap_words,
@@ -24,10 +22,12 @@ from debiaser.auditing.views import (
     tint_statistics,
     to_blocks,
     with_matters,
+    word_view,
 )
 from debiaser.data.bias import PALETTE
 from debiaser.errors import Misuse, Problem
 
+VIEWS = image_views()
 BY_NAME = {view.name: view for view in VIEWS}
 
 
@@ -182,10 +182,9 @@ def test_jpeg_strength_moves_towards_the_donors():
 
 def test_views_that_cannot_be_computed_say_so():
     pixel = torch.zeros(2, 3, 1, 1, dtype=torch.uint8)
-    for view in VIEWS:
-        if view.smallest > 1:
-            with pytest.raises(Problem, match="at least 8 pixels a side, these have 1"):
-                view.swap(pixel, pixel)
+    for view in VIEWS[1:]:
+        with pytest.raises(Problem, match="at least 8 pixels a side, these have 1"):
+            view.swap(pixel, pixel)
     with pytest.raises(Problem, match="of one size"):
         VIEWS[0].swap(noise(size=8), noise(size=9))
 
@@ -195,7 +194,7 @@ def test_enlarging_a_pixel_gives_it_no_frame():
     own = SimpleNamespace(kind="image", inputs=SimpleNamespace(largest_side=1))
     enlarged = torch.zeros(2, 3, 28, 28, dtype=torch.uint8)
     untested = []
-    for view in views_of(SimpleNamespace(own=own), None, ["colour"]):
+    for view in find_views(SimpleNamespace(own=own), None, ["colour"]):
         try:
             view.swap(enlarged, enlarged + 9, torch.arange(2))
         except Problem as problem:
@@ -207,7 +206,6 @@ def test_enlarging_a_pixel_gives_it_no_frame():
 def test_matters():
     changed = with_matters(VIEWS, ["colour"])
     assert [view.name for view in changed if not view.nuisance] == ["colour"]
-    assert isinstance(changed[0], PictureView)
     with pytest.raises(Misuse, match="unknown view 'hue'; known: colour, compression"):
         with_matters(VIEWS, ["hue"])
 
@@ -278,10 +276,9 @@ def test_words_that_tell_the_label_alike_are_named_in_one_order():
 
 
 def test_giveaway_swap_uses_the_words_of_the_rows_fold():
-    view = WordView("giveaway", "giveaway word", True, (frozenset({"a"}), frozenset({"b"})), np.array([0, 1]))
+    view = word_view("giveaway", "giveaway word", True, (frozenset({"a"}), frozenset({"b"})), np.array([0, 1]))
     assert view.swap(["x", "x"], ["a b", "a b"], torch.tensor([0, 1])) == ["a x", "b x"]
     assert view.swap(["x", "x"], ["a b", "a b"], torch.tensor([1, 0]))[0].count("b") == 1
-    assert view.words == ["a", "b"]
 
 
 def test_texts_without_words_say_so():

@@ -1,7 +1,13 @@
-"""`audit` and `debias` for a person's own data, as functions: the commands do nothing else."""
+"""`audit` and `debias` for a person's own data, as functions: the commands do nothing else.
+
+An audit reads the source, trains biased, plain and judging models out of fold, swaps properties between samples, tests
+the other columns for leakage, diagnoses the samples that the biased model misclassifies, and rules. `debias` goes on:
+candidates are trained, one is selected on validation samples, proven on held-out ones, and exported.
+"""
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,58 +15,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
 
 from debiaser.auditing.candidates import MAX_COST, Evaluation
-from debiaser.auditing.examine import Examined, Plan, examine
-from debiaser.auditing.existing_model import examine_answers, examine_model
-from debiaser.auditing.export import export_model, write_evaluation
-from debiaser.auditing.findings import Findings, choose, rows_of, summarise
-from debiaser.auditing.inputs import Changed, Subject, own_of, prepare
+from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
+from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
+from debiaser.auditing.estimates import Estimate, share
+from debiaser.auditing.export import export_model
+from debiaser.auditing.findings import Findings, choose, histogram, ranks, rests_on, rows_of, summarise
+from debiaser.auditing.inputs import (
+    LARGEST,
+    Changed,
+    Material,
+    Subject,
+    cache_folder,
+    file_of,
+    own_of,
+    prepare,
+    stream_of,
+    texts_of,
+    word_points,
+)
+from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import apply_marks, match_marks
 from debiaser.auditing.output import write_audit
-from debiaser.auditing.selection import prove
-from debiaser.auditing.verdict import BIASED
+from debiaser.auditing.selection import select_and_prove
+from debiaser.auditing.swap_test import find_views, swap_plain_models
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, named_view, rule
 from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, read_own
-from debiaser.errors import Misuse
+from debiaser.data.own.splits import folds
+from debiaser.errors import Misuse, Problem
+from debiaser.io import make_folder, replacing
+from debiaser.learn.features import pixels
+from debiaser.learn.forward import Outputs
+from debiaser.learn.gradient_norms import grad_norm, residual_norm
 from debiaser.learn.machine import environment
+from debiaser.learn.sampler import effective_sample_size
 
-# --- What to do with the findings, and a few lines that are filled in for this very data
-
-
-def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None = None) -> dict[str, Any]:
-    """Sentences and a snippet; `options`: what the person named beside the source, `model_dir`: a model made of it."""
-    kind = examined.diagnosis.kind[examined.pool]
-    against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
-    steps = [f"Look at the rows that stand out and mark them: {against:,} go against the easy rule."] if against else []
-    if wrong:
-        steps.append(f"Check labels first where they are likely wrong: {wrong:,} rows.")
-    if model_dir:
-        steps.append("Use the exported model with the line below; its folder holds a card with the evidence.")
-    elif examined.verdict == BIASED:
-        steps.append(
-            "Train against the rule with the lines below: they train the controls too, prove the difference on "
-            "held-out rows and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
-        )
-    else:
-        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
-    return {"sentences": steps, "snippet": snippet(examined, options, model_dir)}
-
-
-def snippet(examined: Examined, options: dict[str, Any], model_dir: str | None) -> str:
-    """Lines to copy: they run as they stand, but for what is written in capitals."""
-    own = examined.subject.own
-    if model_dir:
-        return f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
-    if not own.total:  # the rows were in memory
-        return (
-            "from debiaser import ScoreSampler\n"
-            "sampler = ScoreSampler(findings.rows['probability'], seed=0)\n"
-            "loader = DataLoader(dataset, 128, sampler=sampler)"
-        )
-    verb = "debias" if examined.verdict == BIASED else "audit"
-    named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
-    return f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
+FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
+SEEDS = 3  # of every candidate of debias
 
 
 @dataclass(frozen=True)
@@ -87,18 +82,106 @@ class Request:
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
 
-    def plan(self) -> Plan:
-        """How the rows are examined."""
-        return Plan(
-            seeds=max(2, self.seeds),
-            plain_seeds=1 if self.finetune else 3,  # a whole network is trained five times a seed
-            judge_seeds=1 if self.finetune else 2,
-            workers=self.workers or os.cpu_count() or 1,
-            seed=self.seed,
-            epochs=self.epochs,
-            in_sample=self.in_sample,
-            matters=self.matters,
-        )
+    def folder(self, own: OwnData) -> Path:
+        """Where models are kept, so that the same command goes on from there."""
+        return self.out or user_cache("audits") / own.identity
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What was named beside the source that decides what is examined, as keywords of `audit` and `debias`."""
+        named = {**dataclasses.asdict(self.columns), "backbone": self.backbone, "finetune": self.finetune}
+        return {name: value for name, value in named.items() if value}
+
+
+def make_request(options: dict[str, Any]) -> Request:
+    """The request behind keyword arguments; an unknown one is named."""
+    columns = {field.name: options.pop(field.name, None) for field in dataclasses.fields(Columns)}
+    out = options.pop("out", None)
+    try:
+        return Request(columns=Columns(**columns), out=None if out is None else Path(out), **options)
+    except TypeError as error:
+        known = ", ".join(name for name in Request.__dataclass_fields__ if name not in {"columns", "out"})
+        raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
+
+
+def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: Any) -> Findings:
+    """Is there a shortcut in this data, which samples go against it, which look mislabelled?
+
+    Args:
+        source: a path (image folder `class/*.jpg`, CSV or Parquet file, saved Hugging Face dataset) or hub name; a
+            dataset of (image, label) or (text, label) pairs; or, with `pred_probs`, the labels (n,) alone.
+        pred_probs: probabilities (n, classes) that a model of yours gives to samples it was not trained on: that model
+            is examined, and none is trained.
+        features: (n, h) what enters that model's last layer.
+        **options: as of the command: `label`, `image`, `text`, `group`, `split`, `unit` (names of columns), `out` (a
+            folder for the page, scores.csv and what lets the same call go on), `backbone`, `finetune`, `seeds`,
+            `workers`, `seed`, `epochs`, `in_sample`, `matters`, `confirmed`, `redact`.
+
+    Returns:
+        The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
+
+    Raises:
+        Problem: the data cannot be read or used; the message says what to do.
+        Misuse: an option or array that cannot be meant.
+
+    Example:
+        >>> import numpy as np, debiaser
+        >>> labels, probabilities = np.array([0, 1, 1, 0]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])
+        >>> debiaser.audit(labels, probabilities).verdict
+        'cannot tell'
+    """
+    request = make_request(options)
+    data = isinstance(source, str | Path)
+    if pred_probs is not None and not data:
+        if request.out is not None:
+            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
+        return examine_answers(source, pred_probs, features, request.seed)
+    with private():
+        if pred_probs is not None:
+            own = read_own(source, request.columns, request.seed)
+            return conclude(examine_model(own, pred_probs, features, request.folder(own)), request)
+        subject = read_subject(source, request)
+        return conclude(examine(subject, np.arange(len(subject.own)), request), request)
+
+
+def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
+    """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
+
+    Args:
+        model: a network, or a path or hub name as of `audit`.
+        dataset: what the network is trained on: pairs (x, y).
+        *how: the method, and what else `debiaser.methods.debias` takes.
+        **options: for a network those of `debiaser.methods.debias`; for data those of `audit` and `max_cost`.
+
+    Returns:
+        For a network, the debiased network and the scores. For data, the findings of the command of that name: the
+        audit's, and whether debiasing helped on held-out samples; the exported model is in `out`/model.
+
+    Raises:
+        Problem: the data cannot be read or used; the message says what to do.
+        Misuse: an option that cannot be meant.
+
+    Example:
+        >>> import debiaser
+        >>> findings = debiaser.debias("scans", unit="patient", out="debiased")  # doctest: +SKIP
+        >>> findings.summary["helped"], findings.summary["model_dir"]  # doctest: +SKIP
+        (True, 'debiased/model')
+    """
+    if not isinstance(model, str | Path) or dataset is not None:
+        from debiaser.methods.debias import debias as debias_network
+
+        return debias_network(model, dataset, *how, **options)
+    request = make_request(options)
+    with private():
+        subject = read_subject(model, request, need_test=True)
+        own = subject.own
+        examined = examine(subject, np.flatnonzero(own.split != "test"), request)
+        train, valid, held_out = (own.rows(part).numpy() for part in ("train", "valid", "test"))
+        seeds = request.seeds or SEEDS
+        evaluation, more = select_and_prove(examined, train, valid, held_out, seeds, request.max_cost)
+        folder = request.folder(own) / "model"
+        export_model(folder, examined, evaluation, more["repair"])
+        return conclude(examined, request, evaluation, **more, model_dir=str(folder))
 
 
 @contextmanager
@@ -111,11 +194,12 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
-def prepared(source: str | Path, request: Request, need_test: bool) -> Subject:
-    """The rows with their inputs; where pictures changed meanwhile, what is there now counts, and is read once more."""
+def read_subject(source: Any, request: Request, need_test: bool = False) -> Subject:
+    """The samples with their inputs; where images changed meanwhile, what is there now is read once more."""
 
     def attempt() -> Subject:
-        own = read_own(source, request.columns, request.seed, need_test=need_test)
+        data = isinstance(source, str | Path)
+        own = read_own(source, request.columns, request.seed, need_test=need_test) if data else own_of(source)
         return prepare(own, request.backbone, finetune=request.finetune)
 
     try:
@@ -124,120 +208,242 @@ def prepared(source: str | Path, request: Request, need_test: bool) -> Subject:
         return attempt()
 
 
-def audit_source(source: str | Path, request: Request) -> Findings:
-    """What is found in a person's data, and its page where `out` is given."""
-    with private():
-        subject = prepared(source, request, need_test=False)
-        examined = look(subject, np.arange(len(subject.own)), request)
-        return conclude(examined, request)
-
-
-def audit_answers(source: str | Path, pred_probs: Any, features: Any, request: Request) -> Findings:
-    """What is found in a person's data by the answers of a model that they already have."""
-    with private():
-        own = read_own(source, request.columns, request.seed)
-        return conclude(examine_model(own, pred_probs, features, work_folder(own, request)), request)
-
-
-def look(subject: Subject, pool: Any, request: Request) -> Examined:
-    """The rows examined, with what a person has confirmed about them; bad files are told before any training."""
+def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
+    """Train the models, out of fold, and ask them everything; what is wrong with marks or views is told before that."""
+    own, y, seed = subject.own, subject.own.y.numpy(), request.seed
     if request.confirmed:
-        match_marks(subject.own, pool, Path(request.confirmed))
-    examined = examine(subject, pool, work_folder(subject.own, request), request.plan())
+        match_marks(own, pool, Path(request.confirmed))
+    fold = np.full(len(y), -1)
+    fold[pool] = folds(y[pool], own.unit[pool], FOLDS, seed)
+    workers = request.workers or os.cpu_count() or 1
+    trainer = Trainer(subject.material, y, fold, request.folder(own) / "work", workers, seed, request.epochs)
+    views = find_views(subject, trainer, request.matters)
+    seeds = max(BIASED_SEEDS, request.seeds)
+    trainer, biased = train_biased_models(trainer, seeds, request.in_sample)
+    plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
+    diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
+    swaps = swap_plain_models(subject, trainer, plain, views)
+    unused = {name: values[pool] for name, values in own.columns.items()}
+    misclassified = biased.answer[pool] != y[pool]
+    leakage = find_leakage(unused, y[pool], own.unit[pool], misclassified, own.classes, seed)
+    verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y)
+    named = named_view(views, swaps, verdict)
+    diagnosis, planted, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
+    how = f"out of fold, {len(trainer.folds)} folds, {seeds} seeds"
+    if subject.encoder is None:
+        advice = "Check the labels, or use a pretrained network: --backbone NAME."
+    else:
+        advice = "Check the labels, try another --backbone, or train the whole network with --finetune."
+    examined = Examined(
+        subject=subject,
+        trainer=trainer,
+        pool=pool,
+        biased=biased,
+        plain=plain,
+        diagnosis=diagnosis,
+        swaps=swaps,
+        leakage=leakage,
+        troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
+        verdict=verdict,
+        reasons=reasons,
+        model=f"{subject.material.network}, trained here on this data "
+        f"({'on the rows it was trained on' if request.in_sample else how}).",
+        views=views,
+        named=named,
+        planted=planted,
+        controls=controls,
+    )
     return apply_marks(examined, Path(request.confirmed)) if request.confirmed else examined
-
-
-def work_folder(own: OwnData, request: Request) -> Path:
-    """Where models are kept, so that the same command goes on from there."""
-    return request.out or user_cache("audits") / own.identity
 
 
 def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
     chosen = choose(examined)
-    told = {"next": what_next(examined, named_options(request), more.get("model_dir"))}
+    following = {"next": what_next(examined, request.named, more.get("model_dir"))}
     made = {"seed": request.seed, "environment": environment("cpu")}
-    summary = {**summarise(examined, chosen), **told, **more, **made}
-    findings = Findings(summary, rows_of(examined), request.out)
+    findings = Findings({**summarise(examined, chosen), **following, **more, **made}, rows_of(examined), request.out)
     if request.out is not None:
         write_audit(examined, chosen, findings, request.out, request.redact, evaluation)
     return findings
 
 
-def named_options(request: Request) -> dict[str, Any]:
-    """What a person named beside the source that decides what is examined, as keywords of `audit` and `debias`."""
-    named = {**dataclasses.asdict(request.columns), "backbone": request.backbone, "finetune": request.finetune}
-    return {name: value for name, value in named.items() if value}
+def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None = None) -> dict[str, Any]:
+    """What to do with the findings, and lines to copy that run as they stand, but for what is written in capitals.
 
-
-def debias_source(source: str | Path, request: Request) -> Findings:
-    """The audit, then controls and the debiased model, the difference on held-out rows, and the exported model."""
-    with private():
-        subject = prepared(source, request, need_test=True)
-        own = subject.own
-        held_out = own.rows("test").numpy()
-        pool = np.flatnonzero(own.split != "test")
-        examined = look(subject, pool, request)
-        train, valid = (own.rows(part).numpy() for part in ("train", "valid"))
-        evaluation, more = prove(examined, train, valid, held_out, request.seeds or 3, request.max_cost)
-        folder = work_folder(own, request) / "model"
-        export_model(folder, subject, examined, evaluation, more["repair"])
-        write_evaluation(folder.parent / "evaluation.json", subject, evaluation, more["repair"])
-        return conclude(examined, request, evaluation, **more, model_dir=str(folder))
-
-
-def audit(
-    source: Any,
-    pred_probs: Any = None,
-    features: Any = None,
-    *,
-    label: str | None = None,
-    image: str | None = None,
-    text: str | None = None,
-    group: str | None = None,
-    split: str | None = None,
-    unit: str | None = None,
-    out: str | Path | None = None,
-    **options: Any,
-) -> Findings:
-    """What is found in data of one's own: a path or a hub name, a dataset of (x, y), or the answers of a model.
-
-    `audit("folder")` reads and trains; `audit(labels, pred_probs, features)` examines a model that exists, by its
-    probabilities (n, k) for rows it was not trained on and the features (n, h) that enter its last layer. With `out` a
-    page is written there. Further options are those of the command: backbone, seeds, workers, seed, epochs, ...
+    `options`: what the person named beside the source, `model_dir`: a model made of it.
     """
-    columns = Columns(label, image, text, group, split, unit)
-    request = make_request(columns, out, options)
-    if pred_probs is not None:
-        if out is not None:
-            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
-        return examine_answers(source, pred_probs, features, request.seed)
-    if isinstance(source, str | Path):
-        return audit_source(source, request)
-    with private():
-        subject = prepare(own_of(source), request.backbone)
-        return conclude(look(subject, np.arange(len(subject.own)), request), request)
+    own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
+    against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
+    steps = [f"Look at the rows that stand out and mark them: {against:,} go against the easy rule."] if against else []
+    if wrong:
+        steps.append(f"Check labels first where they are likely wrong: {wrong:,} rows.")
+    verb = "debias" if examined.verdict == BIASED else "audit"
+    named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
+    lines = f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
+    if model_dir:
+        steps.append("Use the exported model with the line below; its folder holds a card with the evidence.")
+        lines = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
+    elif examined.verdict == BIASED:
+        steps.append(
+            "Train against the rule with the lines below: they train the controls too, prove the difference on "
+            "held-out rows and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
+        )
+    else:
+        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
+    if not own.total and not model_dir:  # the samples were in memory
+        lines = (
+            "from debiaser import ScoreSampler\n"
+            "sampler = ScoreSampler(findings.rows['probability'], seed=0)\n"
+            "loader = DataLoader(dataset, 128, sampler=sampler)"
+        )
+    return {"sentences": steps, "snippet": lines}
 
 
-def make_request(columns: Columns, out: str | Path | None, options: dict[str, Any]) -> Request:
-    """The request behind keyword arguments; an unknown one is named."""
-    try:
-        return Request(columns=columns, out=None if out is None else Path(out), **options)
-    except TypeError as error:
-        known = ", ".join(name for name in Request.__dataclass_fields__ if name not in {"columns", "out"})
-        raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
+def remove_caches() -> int:
+    """Remove pixels, features and models of audits that no folder of a person's holds; how many bytes that freed.
 
-
-def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
-    """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
-
-    The first gives the network and the scores (see `debiaser.methods.debias`), the second the findings of the command
-    of that name, with a folder `out` for the page and the exported model.
+    Raw data sets stay.
     """
-    if isinstance(model, str | Path) and dataset is None:
-        names = ("label", "image", "text", "group", "split", "unit")
-        columns = Columns(**{name: options.pop(name, None) for name in names})
-        return debias_source(model, make_request(columns, options.pop("out", None), options))
-    from debiaser.methods.debias import debias as debias_network
+    root, freed = user_cache("data").parent, 0
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if path.name == "data":
+            continue
+        freed += sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    return freed
 
-    return debias_network(model, dataset, *how, **options)
+
+# --- A model that a person already has, examined by its labels, probabilities and, if known, features
+
+ONLY_ANSWERS = (
+    "Answers alone cannot tell a shortcut from a hard task: what a model follows is found by changing its inputs, and "
+    "only its answers are here. Audit the data without --probs for that."
+)
+ORDER = "Check the order of the rows."
+
+
+def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLike | None, seed: int = 0) -> Findings:
+    """What the answers of an existing model show, sample by sample; without its inputs no cause can be named."""
+    y, probability, score = checked_answers(np.asarray(labels), np.asarray(pred_probs, np.float64), features)
+    n, answer = len(y), probability.argmax(1)
+    misclassified, unknown = answer != y, np.full(n, np.nan)
+    names = tuple(str(k) for k in range(probability.shape[1]))
+    troubles = [dataclasses.asdict(each) for each in check_health(y, answer, answer, names, ORDER)]
+    effective = Estimate(effective_sample_size(score / score.sum()), method="1 / sum of squared probabilities")
+    summary = {
+        "source": "arrays",
+        "kind": "answers",
+        "examined": examined_line(features),
+        "verdict": CANNOT_TELL,
+        "reasons": [ONLY_ANSWERS],
+        "n": n,
+        "units": n,
+        "notes": [rests_on(effective, n, "answers").replace("texts", "rows")],
+        "health": {
+            "ok": not troubles,
+            "findings": troubles,
+            "easy_accuracy": share(~misclassified, np.arange(n), seed).plain,
+        },
+        "conflicting_share": None,
+        "mislabelled_share": None,
+        "effective_sample_size": effective.plain,
+        "views": [],
+        "unreadable": [],
+        "histogram": histogram(score, misclassified),
+        "page": None,
+        "scores": None,
+    }
+    rows = {
+        "id": np.arange(n).astype(str).astype(object),
+        "path": np.full(n, "", object),
+        "label": y,
+        "predicted": answer,
+        "score": score,
+        "probability": score / score.sum(),
+        "rank": ranks(score),
+        "p_conflicting": unknown,
+        "p_mislabelled": unknown,
+        "kind": np.where(misclassified, "unsure", "aligned").astype(object),
+    }
+    return Findings(summary, rows)
+
+
+def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | None, folder: Path) -> Examined:
+    """A person's data with the answers of a model of theirs, one line of probabilities per sample or usable sample."""
+    probability = usable(np.asarray(pred_probs, np.float64), own)
+    if probability.ndim == 2 and probability.shape[1] != len(own.classes):
+        raise Misuse(
+            f"the probabilities are for {probability.shape[1]} classes, the data has {len(own.classes)}; "
+            "give one column for each class, in their order"
+        )
+    entering = None if features is None else usable(np.asarray(features), own)
+    y, probability, score = checked_answers(own.y.numpy(), probability, entering)
+    said = OutOfFold(probability[None], score[None], ())
+    misclassified = said.answer != y
+    kind, wrong = np.where(misclassified, "unsure", "aligned"), np.where(misclassified, 0.5, 0.0)[None]
+    material = shown_material(own, folder)
+    return Examined(
+        subject=Subject(own, material, None, material.inputs.shape[-1]),
+        trainer=Trainer(material, y, np.zeros(len(y), np.int64), folder / "work"),
+        pool=np.arange(len(y)),
+        biased=said,
+        plain=said,
+        diagnosis=Diagnosis(misclassified, wrong, kind, abstains=ONLY_ANSWERS),
+        swaps=Problem(ONLY_ANSWERS),
+        leakage=find_leakage(own.columns, y, own.unit, misclassified, own.classes),
+        troubles=check_health(y, said.answer, said.answer, own.classes, ORDER),
+        verdict=CANNOT_TELL,
+        reasons=[ONLY_ANSWERS],
+        model=examined_line(features),
+    )
+
+
+def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
+    """The lines of an array for the samples that can be used: it has one for each of those, or for all there are."""
+    lines = len(array) if array.ndim else 0
+    if lines == len(own):
+        return array
+    if lines == own.total:
+        return np.asarray(array[own.places])
+    raise Misuse(
+        f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
+        f"can be used, in their order; got {lines:,}"
+    )
+
+
+def examined_line(features: ArrayLike | None) -> str:
+    """Which model was examined."""
+    return f"your model, by its probabilities{'' if features is None else ' and features'}."
+
+
+def shown_material(own: OwnData, folder: Path) -> Material:
+    """Something to find neighbours by and to show: small images, or which words a text has."""
+    if own.kind == "image":
+        array = pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, cache_folder())
+        return Material(file_of(array), own.classes, own.identity)
+    path = make_folder(folder / "work") / "words.npy"
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, word_points(texts_of(own, torch.arange(len(own)))))
+    return Material(path, own.classes, own.identity)
+
+
+def checked_answers(y: NDArray[Any], probability: Vector, features: ArrayLike | None) -> tuple[Rows, Vector, Vector]:
+    """Labels (n,) and probabilities (n, k) that fit together, and (n,) the gradient norm of the last layer; without
+    features (n, h), the part of it that probabilities give."""
+    if probability.ndim != 2 or probability.shape[1] < 2 or not len(probability):
+        raise Misuse(f"probabilities must be (n, classes) with two classes or more, got {probability.shape}")
+    if y.shape != (len(probability),) or y.dtype.kind not in "iub":
+        raise Misuse(f"labels must be {len(probability):,} class numbers from 0 on, got {y.dtype} of shape {y.shape}")
+    y = y.astype(np.int64)
+    if y.min() < 0 or y.max() >= probability.shape[1]:
+        raise Misuse(f"labels must lie in 0..{probability.shape[1] - 1}, got {y.min()}..{y.max()}")
+    if not np.isfinite(probability).all() or (probability < 0).any() or (abs(probability.sum(1) - 1) > 1e-3).any():
+        raise Misuse("probabilities must be from 0 to 1 and sum to 1 in every row; apply a softmax to logits first")
+    probability = probability / probability.sum(1, keepdims=True)
+    entering = np.ones((len(y), 1)) if features is None else np.asarray(features, np.float64)
+    if entering.ndim != 2 or len(entering) != len(y) or not np.isfinite(entering).all():
+        raise Misuse(f"features must be finite numbers ({len(y):,}, h), got {entering.shape}")
+    logits = torch.from_numpy(np.log(np.maximum(probability, 1e-300)))
+    norm = residual_norm() if features is None else grad_norm()
+    score = norm(Outputs(torch.from_numpy(entering), logits, torch.from_numpy(y)))
+    return y, probability, np.maximum(np.asarray(score.double()), FLOOR)

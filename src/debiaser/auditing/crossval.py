@@ -1,149 +1,314 @@
-"""Out-of-fold models: no row is judged by a model that was trained on it."""
+"""Training the models of an audit, each sample judged only by models that never saw it.
 
-from collections.abc import Sequence
+A training is a `Job`. Its folder is named by a digest of all that decides its outcome. It holds `model.safetensors`
+and, written last, `answers.npz`: a job that was killed is done again, one that was finished never.
+"""
+
+import hashlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing import Pipe, active_children, get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import safetensors
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.auditing.inputs import Material
-from debiaser.auditing.jobs import Job, Predictions, Rows, probabilities, read_model, run
 from debiaser.data.augment import Augmentation
+from debiaser.data.cache import load_arrays
+from debiaser.errors import INTERRUPTED, Problem
+from debiaser.io import derive, write_arrays
+from debiaser.learn.checkpoint import read_tensors, write_tensors
+from debiaser.learn.engine import steps_in
+from debiaser.learn.forward import Outputs, call, evaluating, look
 from debiaser.learn.groups import balancing_weights
+from debiaser.learn.losses import Supervised, gce
+from debiaser.learn.machine import keep_freed_memory
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import effective_sample_size
+from debiaser.learn.sampler import ScoreSampler, effective_sample_size
+from debiaser.methods.task import Task
+from debiaser.progress import Advance, current, listening, task
 
-ALPHA = 0.7  # of the easy model's GCE, as in PGD
-ENOUGH = 0.1  # share of the rows that draws by score should rest on
+Rows = NDArray[np.int64]
 Vector = NDArray[np.float64]
+log = logging.getLogger("debiaser")
+ALPHA = 0.7  # of the biased model's GCE, as in PGD
+ENOUGH = 0.1  # share of the samples that draws by score should rest on
+AT_ONCE = 512  # samples per batch where nothing is learnt
+POLL = 0.2  # seconds between looks at the workers' progress
+
+
+# --- One training
 
 
 @dataclass(frozen=True, eq=False)
-class Trainer:
-    """Where models are trained: on what, split into which folds (-1: never asked), by how many processes."""
+class Job:
+    """Train a network on the samples `train`, then predict the samples `ask`.
 
+    y: labels of all samples; weight: draws in proportion, one number per sample of `train`; alpha: GCE's exponent, None
+    for cross-entropy; start: key of the job whose network it goes on from; averaged: the network's weights are their
+    mean over the last epoch.
+    """
+
+    name: str
     material: Material
     y: Rows
-    fold: Rows
-    folder: Path
-    workers: int = 1
+    train: Rows
+    ask: Rows
+    recipe: Recipe
     seed: int = 0
-    epochs: int | None = None  # of every training, instead of what its recipe says
-    recipe_number: int = 0  # which of the easy recipes, the longest first
+    alpha: float | None = None
+    weight: Vector | None = None
+    augment: Augmentation | None = None
+    start: str | None = None
+    averaged: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        """The name of its folder."""
+        data = (str(self.material.array), self.material.classes, self.material.identity)
+        how = (self.recipe, self.seed, self.alpha, self.augment, self.start, self.averaged)
+        digest = hashlib.blake2b(repr((self.name, data, how)).encode(), digest_size=10)
+        for array in (self.y, self.train, self.ask, self.weight):
+            digest.update(b"none" if array is None else repr(array.shape).encode() + array.tobytes())
+        return f"{self.name}-{digest.hexdigest()}"
 
     @property
-    def rows(self) -> Rows:
-        """The rows that are in a fold."""
-        return np.flatnonzero(self.fold >= 0)
+    def steps(self) -> int:
+        """How many updates it takes."""
+        return self.recipe.epochs * steps_in(len(self.train), self.recipe.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says about some samples: logits (m, k), and the length of the feature behind each (m,)."""
+
+    rows: Rows
+    logits: NDArray[np.float32]
+    length: NDArray[np.float32]
 
     @property
-    def folds(self) -> range:
-        return range(int(self.fold.max()) + 1)
+    def probability(self) -> Vector:
+        """(m, k)."""
+        return np.asarray(torch.from_numpy(self.logits).double().softmax(1))
 
-    @property
-    def trained_on(self) -> int:
-        """About how many rows a model is trained on."""
-        return len(self.rows) * (len(self.folds) - 1) // len(self.folds) if len(self.folds) > 1 else len(self.rows)
+    def gradient_norm(self, y: Rows) -> Vector:
+        """(m,) the norm of the last layer's gradient for the labels `y` of all samples."""
+        labels = torch.from_numpy(y[self.rows])
+        outputs = Outputs(torch.from_numpy(self.length)[:, None], torch.from_numpy(self.logits), labels)
+        return np.asarray(outputs.residual.double().norm(dim=1)) * self.length.astype(np.float64)
 
-    def biased_recipe(self, rows: int) -> Recipe:
-        """Short and slow, for this many rows."""
-        return self.as_asked(self.material.biased_recipes(rows)[self.recipe_number])
 
-    def long_recipe(self, rows: int) -> Recipe:
-        """Long enough to learn what can be learnt from this many rows."""
-        return self.as_asked(self.material.long_recipe(rows))
+def train_job(job: Job, folder: Path) -> None:
+    """Train the job's network and keep it, and what it predicts, below this folder."""
+    own, split = folder / job.key, job.material.split(job.y)
+    start = None if job.start is None else folder / job.start
+    training = Task(
+        train=split.subset(torch.from_numpy(job.train)),
+        make_model=lambda seed: job.material.new_net(seed) if start is None else read_model(job.material, start),
+        recipe=job.recipe,
+        seed=derive(job.seed, job.name),
+        augment=job.augment,
+    )
+    network = training.new_model()
+    average = Average(network, job.steps - job.steps // job.recipe.epochs)
+    sampler = None if job.weight is None else ScoreSampler(job.weight, seed=training.seed)
+    with listening(average) if job.averaged else nullcontext():
+        model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler)
+    if job.averaged:
+        model.load_state_dict(average.state)
+    write_tensors(own / "model.safetensors", dict(model.state_dict()))
+    logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]
+    for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
+        logits.append(outputs.logits.float().numpy())
+        length.append(outputs.features.float().norm(dim=1).numpy())
+    write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
 
-    def plain_recipe(self, rows: int) -> Recipe:
-        """Long enough for each of several models that answer together."""
-        return self.as_asked(self.material.plain_recipe(rows))
 
-    def judge_recipe(self, rows: int) -> Recipe:
-        """One of the trainings of a judging model."""
-        return self.as_asked(self.material.judge_recipe(rows))
+class Average:
+    """A listener that keeps the mean of a network's weights over all updates after the first `skip`."""
 
-    def as_asked(self, recipe: Recipe) -> Recipe:
-        """The recipe with the epochs that a person asked for."""
-        return replace(recipe, epochs=self.epochs or recipe.epochs)
+    def __init__(self, network: nn.Module, skip: int) -> None:
+        self.network, self.skip, self.tell = network, skip, current.get()
+        self.state: dict[str, Tensor] = {}
 
-    def jobs(
-        self,
-        name: str,
-        recipe: Recipe,
-        seed: int,
-        alpha: float | None = None,
-        weight: Vector | None = None,
-        augment: Augmentation | None = None,
-        start: Sequence[str] | None = None,
-    ) -> list[Job]:
-        """One job per fold: train on the others, ask about it (a single fold: train on it).
+    @torch.no_grad()
+    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
+        self.tell(what, done, total, step, unit)
+        taken = done - self.skip
+        if taken < 1:
+            return
+        for name, value in self.network.state_dict().items():
+            if taken == 1 or not value.is_floating_point():
+                self.state[name] = value.clone()
+            else:
+                self.state[name].lerp_(value, 1 / taken)
 
-        `weight`: (n,); `start`: the jobs, by fold, whose networks these go on from.
-        """
-        made = []
-        for fold in self.folds:
-            train = np.flatnonzero((self.fold >= 0) & ((self.fold != fold) | (len(self.folds) == 1)))
-            made.append(
-                Job(
-                    name,
-                    self.material,
-                    self.y,
-                    train,
-                    np.flatnonzero(self.fold == fold),
-                    recipe,
-                    self.seed + seed,
-                    alpha,
-                    None if weight is None else weight[train],
-                    augment,
-                    None if start is None else start[fold],
-                )
+
+def read_predictions(own: Path) -> Predictions | None:
+    """What the model in a job's folder said; None where it is not done, or a file of it is damaged."""
+    stored = load_arrays(own / "answers.npz")
+    if stored is None:
+        return None
+    try:
+        with safetensors.safe_open(own / "model.safetensors", framework="pt"):  # its header and its length
+            return Predictions(stored["rows"], stored["logits"], stored["length"])
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        log.warning("the model in %s is gone or damaged (%s); it is trained again", own, error)
+        return None
+
+
+def read_model(material: Material, own: Path) -> nn.Module:
+    """The network in a job's folder, in eval mode."""
+    model = material.new_net(0)
+    model.load_state_dict(read_tensors(own / "model.safetensors").tensors)
+    return model.eval()
+
+
+def probabilities(model: nn.Module, inputs: Tensor) -> Vector:
+    """(b, k) for inputs that are not samples of the data."""
+    with evaluating(model):
+        parts = [call(model, part) for part in torch.split(inputs, AT_ONCE)]
+        return np.asarray(torch.cat(parts).double().softmax(1))
+
+
+# --- Many trainings, in this process or in a pool of several
+
+
+def run_jobs(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) -> list[Predictions]:
+    """What the models of these jobs predict, in their order; a job that was done before is not done again."""
+    different = {job.key: job for job in jobs}
+    known = {key: read_predictions(folder / key) for key in different}
+    missing = [job for key, job in different.items() if known[key] is None]
+    if missing:
+        total = sum(job.steps for job in different.values())
+        with task(stage, total, total - sum(job.steps for job in missing)) as advance:
+            if min(workers, len(missing)) > 1:
+                run_in_pool(missing, folder, min(workers, len(missing)), advance)
+            else:
+                with listening(lambda _what, _done, _total, step, _unit: advance(step)):  # many trainings, one bar
+                    for job in missing:
+                        train_job(job, folder)
+    for job in missing:
+        known[job.key] = read_predictions(folder / job.key)
+        if known[job.key] is None:
+            where = folder / job.key
+            raise Problem(
+                f"cannot read what was just written to {where}; another process may have removed it: try again"
             )
-        return made
-
-    def out_of_fold(self, name: str, jobs: Sequence[Sequence[Job]]) -> "OutOfFold":
-        """What the models of these jobs say, each about the rows it never saw; one sequence of jobs per seed."""
-        flat = [job for each in jobs for job in each]
-        answers = run(flat, self.folder, name, self.workers)
-        n, classes = len(self.y), len(self.material.classes)
-        probability = np.full((len(jobs), n, classes), np.nan)
-        score = np.full((len(jobs), n), np.nan)
-        for number, said in enumerate(answers):
-            put(said, number // len(self.folds), probability, score, self.y)
-        return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
-
-    def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
-        """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
-        inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
-        weight = np.zeros(len(self.y))
-        weight[inside] = balancing_weights(self.y[inside])
-        return weight
+    return [predictions for job in jobs if (predictions := known[job.key])]
 
 
-def put(said: Predictions, seed: int, probability: NDArray[np.float64], score: NDArray[np.float64], y: Rows) -> None:
-    """Write one model's answers where they belong; its scores in units of their mean, so that models agree."""
-    probability[seed, said.rows] = said.probability
-    norms = said.gradient_norm(y)
-    score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
+def run_in_pool(jobs: Sequence[Job], folder: Path, workers: int, advance: Advance) -> None:
+    """Do these jobs in so many processes, which report every step through one pipe.
+
+    The first problem ends all of them, as does Ctrl-C; what was finished is kept by its folder.
+    """
+    threads = max(1, torch.get_num_threads() // workers)
+    reader, writer = Pipe(duplex=False)
+    others = set(active_children())
+    with spawning(OMP_NUM_THREADS=str(threads)):
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), start_worker, (writer, threads))
+        waiting = {pool.submit(train_job, job, folder) for job in jobs}
+    try:
+        while waiting:
+            done, waiting = wait(waiting, POLL, FIRST_EXCEPTION)
+            while reader.poll():
+                advance(len(os.read(reader.fileno(), 1 << 16)))
+            for each in done:
+                each.result()
+    except BaseException as error:
+        for process in set(active_children()) - others:
+            process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise Problem(
+                "a worker process ended unexpectedly, perhaps for lack of memory; the same command goes on from what "
+                "is done, --workers 1 needs the least memory"
+            ) from error
+        raise
+    finally:
+        pool.shutdown()
+        reader.close()
+        writer.close()
+
+
+@contextmanager
+def spawning(**variables: str) -> Iterator[None]:
+    """While it is open, processes that we start have these environment variables and leave Ctrl-C to us.
+
+    They import nothing from the current folder (a `random.py` among a person's data) and not the caller's script
+    either, which so needs no `if __name__ == "__main__"`.
+    """
+    variables["PYTHONSAFEPATH"] = "1"
+    before = {name: os.environ.get(name) for name in variables}
+    path, script = sys.path[:], sys.modules["__main__"]
+    os.environ.update(variables)
+    sys.path[:], sys.modules["__main__"] = filter(None, path), ModuleType("__main__")
+    resource_tracker.ensure_running()  # Python's own; to start it later would let Ctrl-C through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        sys.path[:], sys.modules["__main__"] = path, script
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def start_worker(pipe: Connection, threads: int) -> None:
+    """Set a worker process up: each step of its work is a byte through the pool's pipe.
+
+    It ends when the process that started it does, however that ends.
+    """
+
+    def report(_what: str, _done: int, _total: int | None, step: int, _unit: str) -> None:
+        os.write(pipe.fileno(), b"." * step)
+
+    def end_with_parent() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(INTERRUPTED)
+
+    current.set(report)
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+# --- Out-of-fold models
 
 
 @dataclass(frozen=True, eq=False)
 class OutOfFold:
-    """By seed: probabilities (s, n, k) and scores (s, n), NaN for rows outside; keys of the models by seed and fold."""
+    """By seed: probabilities (s, n, k) and scores (s, n), NaN for samples outside; keys of models by seed and fold."""
 
     probability_by_seed: NDArray[np.float64]
     score_by_seed: NDArray[np.float64]
     keys: tuple[tuple[str, ...], ...]
 
     @cached_property
-    def probability(self) -> NDArray[np.float64]:
+    def probability(self) -> Vector:
         """(n, k) over seeds."""
         return np.asarray(self.probability_by_seed.mean(0))
 
     @cached_property
     def score(self) -> Vector:
-        """(n,) over seeds: how strongly a row goes against the models."""
+        """(n,) over seeds: how strongly a sample goes against the models."""
         return np.asarray(self.score_by_seed.mean(0))
 
     @cached_property
@@ -153,35 +318,106 @@ class OutOfFold:
         return np.where(known, np.nan_to_num(self.probability).argmax(1), -1)
 
 
-Models = Sequence[Sequence[nn.Module]]  # networks by seed and fold
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """Trains models of all kinds on one material, whose samples are dealt to folds (-1: in none)."""
 
+    material: Material
+    y: Rows
+    fold: Rows
+    folder: Path
+    workers: int = 1
+    seed: int = 0
+    epochs: int | None = None  # of every training, instead of what its recipe says
+    recipe_number: int = 0  # which of the recipes of biased models, the longest first
 
-def read_models(trainer: Trainer, said: OutOfFold) -> Models:
-    """The networks that gave these answers, by seed and fold."""
-    return [[read_model(trainer.material, trainer.folder / key) for key in by_fold] for by_fold in said.keys]
+    @property
+    def rows(self) -> Rows:
+        """The samples that are in a fold."""
+        return np.flatnonzero(self.fold >= 0)
 
+    @property
+    def folds(self) -> range:
+        return range(int(self.fold.max()) + 1)
 
-def predict_changed(trainer: Trainer, panel: Models, rows: Rows, entered: Tensor) -> NDArray[np.float64]:
-    """(s, b, k) by seed what networks say about changed inputs (b, ...) of these rows, which none of them ever saw."""
-    probability = np.zeros((len(panel), len(rows), len(trainer.material.classes)))
-    for number in np.unique(trainer.fold[rows]):
-        mine = np.flatnonzero(trainer.fold[rows] == number)
-        for seed, by_fold in enumerate(panel):
-            model = by_fold[number if len(by_fold) > 1 else 0]  # a single one: scores in sample
-            probability[seed, mine] = probabilities(model, entered[mine])
-    return probability
+    @property
+    def trained_on(self) -> int:
+        """About how many samples a model is trained on."""
+        return len(self.rows) * (len(self.folds) - 1) // len(self.folds) if len(self.folds) > 1 else len(self.rows)
+
+    def recipe(self, stage: str, rows: int) -> Recipe:
+        """The recipe of a stage for so many samples, with the epochs that a person asked for."""
+        recipe = self.material.recipes(stage, rows)[self.recipe_number if stage == "biased" else 0]
+        return replace(recipe, epochs=self.epochs or recipe.epochs)
+
+    def fold_jobs(
+        self,
+        name: str,
+        recipe: Recipe,
+        seed: int,
+        alpha: float | None = None,
+        weight: Vector | None = None,
+        start: Sequence[str] | None = None,
+    ) -> list[Job]:
+        """One job per fold: train on the others, predict it (a single fold: train on it).
+
+        `weight`: (n,); `start`: keys of the jobs, by fold, whose networks these go on from.
+        """
+        jobs = []
+        for fold in self.folds:
+            train = np.flatnonzero((self.fold >= 0) & ((self.fold != fold) | (len(self.folds) == 1)))
+            job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
+            drawn, before = None if weight is None else weight[train], None if start is None else start[fold]
+            jobs.append(replace(job, alpha=alpha, weight=drawn, start=before))
+        return jobs
+
+    def out_of_fold(self, stage: str, jobs: Sequence[Sequence[Job]]) -> OutOfFold:
+        """What the models of these jobs say, each about the samples it never saw; one sequence of jobs per seed.
+
+        The scores of one model are in units of their mean, so that models agree.
+        """
+        probability = np.full((len(jobs), len(self.y), len(self.material.classes)), np.nan)
+        score = np.full((len(jobs), len(self.y)), np.nan)
+        flat = [job for each in jobs for job in each]
+        for number, said in enumerate(run_jobs(flat, self.folder, stage, self.workers)):
+            seed, norms = number // len(self.folds), said.gradient_norm(self.y)
+            probability[seed, said.rows] = said.probability
+            score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
+        return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
+
+    def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
+        """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
+        inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
+        weight = np.zeros(len(self.y))
+        weight[inside] = balancing_weights(self.y[inside])
+        return weight
+
+    def read_models(self, said: OutOfFold) -> list[list[nn.Module]]:
+        """The networks that gave these predictions, by seed and fold."""
+        return [[read_model(self.material, self.folder / key) for key in by_fold] for by_fold in said.keys]
+
+    def predict_changed(self, models: Sequence[Sequence[nn.Module]], rows: Rows, inputs: Tensor) -> Vector:
+        """(s, b, k) by seed what networks say about changed inputs (b, ...) of samples that none of them ever saw."""
+        probability = np.zeros((len(models), len(rows), len(self.material.classes)))
+        for number in np.unique(self.fold[rows]):
+            mine = np.flatnonzero(self.fold[rows] == number)
+            for seed, by_fold in enumerate(models):
+                model = by_fold[number if len(by_fold) > 1 else 0]  # a single one: scores in sample
+                probability[seed, mine] = probabilities(model, inputs[mine])
+        return probability
 
 
 def train_biased_models(trainer: Trainer, seeds: int, in_sample: bool = False) -> tuple[Trainer, OutOfFold]:
-    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the rows they judge.
+    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the samples they judge.
 
-    The longer they learn, the fewer rows their scores rest on. The desk that comes back is set to the longest of the
-    recipes that leaves them a tenth of the rows, else to the shortest.
+    The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
+    the recipes that leaves them a tenth of the samples, else to the shortest.
     """
-    where = replace(trainer, fold=np.where(trainer.fold >= 0, 0, -1)) if in_sample else trainer
-    for recipe_number, recipe in enumerate(map(trainer.as_asked, trainer.material.biased_recipes(where.trained_on))):
-        trainer = replace(trainer, recipe_number=recipe_number)
-        said = where.out_of_fold("easy", [where.jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+    for number in range(len(trainer.material.recipes("biased", trainer.trained_on))):
+        trainer = replace(trainer, recipe_number=number)
+        where = replace(trainer, fold=np.where(trainer.fold >= 0, 0, -1)) if in_sample else trainer
+        recipe = trainer.recipe("biased", where.trained_on)
+        said = where.out_of_fold("easy", [where.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
         score = said.score[trainer.rows]
         if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
             break
@@ -189,6 +425,7 @@ def train_biased_models(trainer: Trainer, seeds: int, in_sample: bool = False) -
 
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:
-    """Models that learn what they can from class-balanced draws: V."""
-    recipe, weight = trainer.plain_recipe(trainer.trained_on), trainer.balanced()
-    return trainer.out_of_fold("plain", [trainer.jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)])
+    """Models that learn what they can from class-balanced draws."""
+    recipe, weight = trainer.recipe("plain", trainer.trained_on), trainer.balanced()
+    jobs = [trainer.fold_jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)]
+    return trainer.out_of_fold("plain", jobs)

@@ -1,31 +1,45 @@
-"""Controls made on purpose: rows that go against the rule by construction, and labels that are wrong by construction.
+"""What the samples are that the biased model misclassifies: conflicting or mislabelled; and can that be trusted?
 
-A row that follows the rule and takes the named property from a row of another class must be conflicting; a row whose
-label is replaced by another must be mislabelled. What the models call them says how far their word can be trusted.
+Other models, which see those samples more often, tell whether a label is one that other samples predict. Controls
+made on purpose check them: a bias-aligned sample that takes the named property from a sample of another class must be
+called conflicting; a sample whose label is replaced by another, mislabelled.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.crossval import OutOfFold, Trainer, Vector, predict_changed, read_models
+from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.inputs import Subject
-from debiaser.auditing.jobs import Rows
-from debiaser.auditing.swap_test import BATCH, Pairs
+from debiaser.auditing.swap_test import BATCH, Pairs, SwapTest
 from debiaser.auditing.views import View
+from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.learn.sampler import effective_sample_size
 from debiaser.progress import track
 
-# --- Is the easy model fit to judge anything? What is wrong, why that matters, and what to change
-
 WEAK = 0.1  # of the way from guessing to perfect that a model must have gone
-FEW = 20  # errors of the easy model, below which nothing can be said of rows that go against it
-COLLAPSED = 0.05  # of a class's rows answered right, below which the model does not know the class
+FEW = 20  # errors of the biased model, below which nothing can be said of samples that go against it
+COLLAPSED = 0.05  # of a class's samples answered right, below which the model does not know the class
+SHARE = 0.4  # of the draws that go to samples the biased model misclassifies
+LEAST = 0.05  # of a sample's weight stays, however sure its label is wrong
+EFFECTIVE = 0.1  # the draws must rest on more than this share of the samples
+SURE = 0.8  # probability from which a sample is called mislabelled; under 1 - SURE, conflicting
+TRAININGS = 2  # of the judging models: the second draws fewer of the samples that the first doubts
+KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
+MOST = 600  # samples planted
+TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
+UNNAMED = (
+    "No property is named that the model follows, so a row that goes against the easy rule cannot be told from a wrong "
+    "label: no kind is asserted."
+)
+
+
+# --- Is the biased model fit to judge anything?
 
 
 @dataclass(frozen=True)
@@ -35,10 +49,6 @@ class Trouble:
     what: str
     why: str
     do: str
-
-    @property
-    def plain(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
@@ -50,56 +60,38 @@ def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
     return float((recall.mean() - guess) / max(1 - guess, 1e-12))
 
 
-def check(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], change: str) -> list[Trouble]:
-    """What is wrong with the easy and the plain model's out-of-fold answers; `change`: how to get better inputs."""
+def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], advice: str) -> list[Trouble]:
+    """What is wrong with the biased and the plain model's answers; `advice`: how to get better inputs."""
     found = []
+    learnt, errors = above_chance(biased == y, y) >= WEAK, int((biased != y).sum())
     if above_chance(plain == y, y) < WEAK:
+        what = "The plain model is hardly better than always naming one class."
         found.append(
-            Trouble(
-                "The plain model is hardly better than always naming one class.",
-                "What it is given cannot carry the task, so no finding about it means anything.",
-                change,
-            )
+            Trouble(what, "What it is given cannot carry the task, so no finding about it means anything.", advice)
         )
-    elif above_chance(biased == y, y) < WEAK:
-        found.append(
-            Trouble(
-                "The easy model is hardly better than always naming one class.",
-                "It has not learnt any rule, so rows cannot go against one.",
-                "Train it longer: --epochs with a larger number.",
-            )
-        )
-    errors = int((biased != y).sum())
+    elif not learnt:
+        what = "The easy model is hardly better than always naming one class."
+        why = "It has not learnt any rule, so rows cannot go against one."
+        found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
-        found.append(
-            Trouble(
-                f"The easy model misses only {errors:,} of {len(y):,} rows it was not trained on.",
-                "If a shortcut goes with the label everywhere, no row in the data can show it.",
-                "Collect rows where the suspected cue and the label disagree, or examine the model on them.",
-            )
-        )
+        what = f"The easy model misses only {errors:,} of {len(y):,} rows it was not trained on."
+        why = "If a shortcut goes with the label everywhere, no row in the data can show it."
+        do = "Collect rows where the suspected cue and the label disagree, or examine the model on them."
+        found.append(Trouble(what, why, do))
     for number, name in enumerate(classes):
         mine = y == number
-        if mine.any() and (biased[mine] == number).mean() < COLLAPSED and above_chance(biased == y, y) >= WEAK:
-            found.append(
-                Trouble(
-                    f"The easy model almost never answers '{name}' where that is the label.",
-                    "All rows of that class then look as if they went against the rule.",
-                    "The class may be too rare or too hard for so short a training: --epochs with a larger number, or "
-                    "merge it with another.",
-                )
+        if learnt and mine.any() and (biased[mine] == number).mean() < COLLAPSED:
+            what = f"The easy model almost never answers '{name}' where that is the label."
+            why = "All rows of that class then look as if they went against the rule."
+            do = (
+                "The class may be too rare or too hard for so short a training: --epochs with a larger number, or "
+                "merge it with another."
             )
+            found.append(Trouble(what, why, do))
     return found
 
 
-# --- Conflicting or mislabelled: whether a label that the easy model does not give is one that other rows predict
-
-SHARE = 0.4  # of the draws that go to rows the easy model misses
-LEAST = 0.05  # of a row's weight stays, however sure its label is wrong
-EFFECTIVE = 0.1  # the draws must rest on more than this share of the rows
-SURE = 0.8  # probability from which a row is called mislabelled; under 1 - SURE, conflicting
-TRAININGS = 2  # of the judging models: the second draws fewer of the rows that the first doubts
-KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
+# --- Conflicting or mislabelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +133,7 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
     wrong = np.repeat(np.where(misclassified, 0.5, 0.0)[None], seeds, 0)
     if not misclassified.any() or not (inside & ~misclassified).any():
         return Diagnosis(misclassified, wrong, np.where(inside, np.where(misclassified, "unsure", "aligned"), ""))
-    recipe = trainer.judge_recipe(trainer.trained_on)
+    recipe = trainer.recipe("judge", trainer.trained_on)
     judge: OutOfFold | None = None
     for training in range(TRAININGS):
         noise = wrong[:, misclassified].mean(1)
@@ -149,13 +141,11 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
         for seed in range(seeds):
             start = None if judge is None else judge.keys[seed]
             weight = judging_weights(trainer, misclassified, wrong[seed])
-            jobs.append(trainer.jobs("judge", recipe, seed, weight=weight, start=start))
+            jobs.append(trainer.fold_jobs("judge", recipe, seed, weight=weight, start=start))
         judge = trainer.out_of_fold("judge" if training == 0 else "judge again", jobs)
         for seed, said in enumerate(judge.probability_by_seed):
-            against, right = likelihoods(
-                said[misclassified], biased.probability[misclassified], trainer.y[misclassified]
-            )
-            wrong[seed, misclassified] = posterior(noise[seed], against, right)
+            chances = likelihoods(said[misclassified], biased.probability[misclassified], trainer.y[misclassified])
+            wrong[seed, misclassified] = posterior(noise[seed], *chances)
     return Diagnosis(misclassified, wrong, name_kinds(inside, misclassified, wrong), judge, noise)
 
 
@@ -192,9 +182,7 @@ def posterior(noise: float, against: Vector, right: Vector) -> Vector:
     return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
 
 
-def name_kinds(
-    inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wrong: NDArray[np.float64]
-) -> NDArray[np.str_]:
+def name_kinds(inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wrong: Vector) -> NDArray[np.str_]:
     """(n,) aligned, conflicting, mislabelled or unsure; a kind needs all seeds. Empty outside."""
     kind = np.where(misclassified, "unsure", "aligned")
     kind = np.where(misclassified & (wrong > SURE).all(0), "mislabelled", kind)
@@ -202,26 +190,20 @@ def name_kinds(
     return np.where(inside, kind, "")
 
 
-MOST = 600  # rows planted
-TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
-UNNAMED = (
-    "No property is named that the model follows, so a row that goes against the easy rule cannot be told from a wrong "
-    "label: no kind is asserted."
-)
+# --- Controls
 
 
 @dataclass(frozen=True, eq=False)
 class Planted:
     """Rows (m,) with the named property of rows of another class, and what models that never saw them say.
 
-    easy (m, k) and judge (s, m, k) are probabilities; donor (m,) the class whose property arrived.
+    biased (m, k) and judge (s, m, k) are probabilities.
     """
 
     view: View
     rows: Rows
-    donor: Rows
     biased: Vector
-    judge: NDArray[np.float64]
+    judge: Vector
 
 
 @dataclass(frozen=True)
@@ -272,6 +254,27 @@ class Controls:
         return ""
 
 
+def check_planted(
+    subject: Subject,
+    trainer: Trainer,
+    biased: OutOfFold,
+    diagnosis: Diagnosis,
+    swaps: SwapTest | Problem,
+    view: View | None,
+) -> tuple[Diagnosis, Planted | None, Controls | None]:
+    """The diagnosis, asserting kinds only where samples planted by this view bear it out; and the planted samples."""
+    if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
+        return without_kinds(diagnosis, UNNAMED), None, None
+    planted = plant(subject, trainer, biased, diagnosis.judge, view, swaps.pairs)
+    controls = check_controls(planted, trainer, biased, diagnosis, subject.own.unit)
+    return without_kinds(diagnosis, controls.doubts) if controls.doubts else diagnosis, planted, controls
+
+
+def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:
+    """The same probabilities, no sample called anything."""
+    return replace(diagnosis, kind=np.where(diagnosis.misclassified, "unsure", diagnosis.kind), abstains=why)
+
+
 def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
     """Rows that follow the rule, made to go against it: each takes the view from its donor of another class."""
     pool = trainer.rows
@@ -279,22 +282,16 @@ def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFol
     mixed = numpy_stream(trainer.seed, "planted").permutation(follows)
     chosen = np.sort(mixed[:MOST])
     rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
-    biased_models, judge_models = read_models(trainer, biased), read_models(trainer, judge)
-    biased_said, judge_said = [], []
+    models = trainer.read_models(biased), trainer.read_models(judge)
+    k = len(trainer.material.classes)
+    biased_said, judge_said = [np.zeros((0, k))], [np.zeros((len(judge.keys), 0, k))]
     for start in track(range(0, len(rows), BATCH), "planted rows"):
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
-        biased_said.append(predict_changed(trainer, biased_models, rows[part], entered).mean(0))
-        judge_said.append(predict_changed(trainer, judge_models, rows[part], entered))
-    classes = len(trainer.material.classes)
-    return Planted(
-        view,
-        rows,
-        trainer.y[donors],
-        np.concatenate([np.zeros((0, classes)), *biased_said]),
-        np.concatenate([np.zeros((len(judge.keys), 0, classes)), *judge_said], 1),
-    )
+        biased_said.append(trainer.predict_changed(models[0], rows[part], entered).mean(0))
+        judge_said.append(trainer.predict_changed(models[1], rows[part], entered))
+    return Planted(view, rows, np.concatenate(biased_said), np.concatenate(judge_said, 1))
 
 
 def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagnosis: Diagnosis, unit: Rows) -> Controls:
@@ -306,10 +303,8 @@ def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagno
     conflicts = called(planted.biased, planted.judge, label, diagnosis.noise)[misclassified]
     stream, classes = numpy_stream(trainer.seed, "planted", "flips"), len(trainer.material.classes)
     flipped = (label + stream.integers(1, classes, len(label))) % classes
-    flips = called(
-        biased.probability[planted.rows], diagnosis.judge.probability_by_seed[:, planted.rows], flipped, diagnosis.noise
-    )
-    of_rows = unit[planted.rows]
+    judged, of_rows = diagnosis.judge.probability_by_seed[:, planted.rows], unit[planted.rows]
+    flips = called(biased.probability[planted.rows], judged, flipped, diagnosis.noise)
     return Controls(
         planted.view.name,
         planted.view.title,

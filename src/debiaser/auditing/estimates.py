@@ -61,3 +61,12 @@ def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimat
     drawn = resampled_means(values, unit, seed)[:, 0]
     low, high = np.percentile(drawn, [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {len(np.unique(unit)):,} units")
+
+
+def binomial_interval(share: float, n: int) -> tuple[float, float]:
+    """The exact 95% interval (Clopper and Pearson) of a share seen in n trials; share * n need not be whole."""
+    from scipy.stats import beta
+
+    hits = share * n
+    low = float(beta.ppf(0.025, hits, n - hits + 1)) if hits > 0 else 0.0
+    return low, float(beta.ppf(0.975, hits + 1, n - hits)) if hits < n else 1.0

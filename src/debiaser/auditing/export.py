@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from debiaser import __version__
 from debiaser.auditing.candidates import VANILLA, Evaluation
-from debiaser.auditing.examine import Examined
-from debiaser.auditing.inputs import Subject, as_float, new_finetuned, new_network
-from debiaser.auditing.jobs import probabilities, read_model
+from debiaser.auditing.crossval import probabilities, read_model
+from debiaser.auditing.inputs import as_float, new_network
+from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Pictures
 from debiaser.data.own import READERS
 from debiaser.data.own.folder import is_image
@@ -34,12 +34,14 @@ NETWORK = ("network", "features")
 PARTS = ("before", "controls", "after")
 
 
-def export_model(
-    folder: Path, subject: Subject, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]
-) -> None:
-    """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md."""
+def export_model(folder: Path, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> None:
+    """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md.
+
+    evaluation.json beside the folder holds what it answered to every held-out sample: probabilities by id.
+    """
+    subject, material = examined.subject, examined.trainer.material
     name = repair["chosen"] if repair["helped"] else VANILLA
-    material, candidate = examined.trainer.material, evaluation.candidates[name]
+    candidate = evaluation.candidates[name]
     model = read_model(material, examined.trainer.folder / candidate.keys[0])
     write_tensors(folder / "model.safetensors", dict(model.state_dict()))
     config = {
@@ -60,41 +62,30 @@ def export_model(
     }
     write_json(folder / "config.json", config)
     write_text(folder / "README.md", card(config, examined, evaluation, repair))
-
-
-def write_evaluation(path: Path, subject: Subject, evaluation: Evaluation, repair: dict[str, Any]) -> None:
-    """What the exported model answered to every held-out row: the probabilities by id."""
-    candidate = evaluation.candidates[repair["chosen"] if repair["helped"] else VANILLA]
     ids = [subject.own.ids[row] for row in evaluation.rows]
-    write_json(path, dict(zip(ids, candidate.probability.round(8).tolist(), strict=True)))
+    answers = dict(zip(ids, candidate.probability.round(8).tolist(), strict=True))
+    write_json(folder.parent / "evaluation.json", answers)
 
 
 def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> str:
     """The model card: what it is, how it was chosen, what was measured, what it is not."""
-    candidate = evaluation.candidates[config["method"]]
-    mine = 100 * float((candidate.answers[0] == evaluation.labels).mean())
-    misclassified = (
-        100 * float((candidate.answers[0] == evaluation.labels)[evaluation.misclassified].mean())
-        if evaluation.misclassified.any()
-        else None
-    )
+    right, hard = evaluation.right(config["method"])[0], evaluation.misclassified
+    choices = examined.subject.choices
+    mine = f"{100 * float(right.mean()):.2f}% right"
+    if hard.any():
+        mine += f"; {100 * float(right[hard].mean()):.2f}% on the {int(hard.sum()):,} rows the easy model misses"
     lines = [
         f"# A classifier of {len(config['classes'])} classes, trained with {config['method']}",
         "",
         f"Classes: {', '.join(escaped(name) for name in config['classes'])}.",
-        f"Input: {'pictures, ' + examined.subject.choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
-        f"Network: {'; '.join(text for name, text in examined.subject.choices.items() if name in NETWORK)}.",
+        f"Input: {'pictures, ' + choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
+        f"Network: {'; '.join(text for name, text in choices.items() if name in NETWORK)}.",
         "",
         "## Evidence",
         "",
         repair["sentence"],
         "",
-        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out rows: {mine:.2f}% right"
-        + (
-            f"; {misclassified:.2f}% on the {int(evaluation.misclassified.sum()):,} rows the easy model misses."
-            if misclassified is not None
-            else "."
-        ),
+        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out rows: {mine}.",
         "",
         markdown_table(
             ("trained with", "all held-out rows", "minus vanilla", "rows the easy model misses"),
@@ -177,10 +168,8 @@ def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor], de
             "would mean nothing: get the same one"
         )
     whole = config["architecture"] == "finetuned"
-    if whole and encoder is not None:
-        model = new_finetuned(encoder, len(config["classes"]), 0)
-    else:
-        model = new_network(config["architecture"], tuple(config["inputs"]), len(config["classes"]), 0)
+    shape, classes = tuple(config["inputs"]), len(config["classes"])
+    model = new_network(config["architecture"], shape, classes, 0, encoder if whole else None)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -189,38 +178,49 @@ def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor], de
     return Exported(model.eval(), tuple(map(str, config["classes"])), str(config["kind"]), size, enter)
 
 
-def predictions(exported: Exported, names: Sequence[str], probability: NDArray[np.float64]) -> list[dict[str, Any]]:
-    """Per input: its name, the label and the probability of every class."""
-    return [
+# --- `debiaser predict`: labels for files, a folder, or a table, from an exported model
+
+BATCH = 256
+TABLES = READERS.keys() - {".txt"}  # a text file is a text
+
+
+def predict_inputs(
+    model_dir: Path, inputs: Sequence[str], image: str | None, text: str | None
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """For each input in order its name, label and probabilities; and the inputs that could not be read, with why."""
+    exported = read_exported(model_dir)
+    if exported.kind == "text":
+        found = list(texts_of(inputs, text))
+        left_out = [(name, "has no text") for name, content in found if not content.strip()]
+        found = [(name, content) for name, content in found if content.strip()]
+        if not found:
+            raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
+        parts = [
+            exported.probability([content for _, content in found[start : start + BATCH]])
+            for start in track(range(0, len(found), BATCH), "predictions")
+        ]
+        named, probability = [name for name, _ in found], np.concatenate(parts)
+    else:
+        paths = [path for given in inputs for path in picture_paths(given, image)]
+        if not paths:
+            raise Problem(f"no pictures in {', '.join(inputs)}; give files, a folder of pictures or a CSV of paths")
+        pictures, parts = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), ""), []
+        with task("predictions", len(paths)) as advance:
+            for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
+                parts.append(exported.probability(read))
+                advance(len(rows))
+        good = [row for row, path in enumerate(paths) if path not in pictures.failed]
+        named, probability = [paths[row] for row in good], np.concatenate(parts)[good]
+        left_out = list(pictures.failed.items())
+    predicted = [
         {
             "input": name,
             "label": exported.classes[int(each.argmax())],
             "probabilities": dict(zip(exported.classes, each.tolist(), strict=True)),
         }
-        for name, each in zip(names, probability, strict=True)
+        for name, each in zip(named, probability, strict=True)
     ]
-
-
-# --- `debiaser predict`: labels for files, a folder, or a table, from an exported model
-
-BATCH = 256
-TABLES = READERS.keys() - {".txt"}  # a text file is a text
-Answered = list[dict[str, Any]]
-Unreadable = list[tuple[str, str]]
-
-
-def predict_inputs(
-    model_dir: Path, inputs: Sequence[str], image: str | None, text: str | None
-) -> tuple[Answered, Unreadable]:
-    """The prediction for each input in order, and the inputs that could not be read, with the reason."""
-    exported = read_exported(model_dir)
-    column = image if exported.kind == "image" else text
-    if exported.kind == "text":
-        return predict_texts(exported, list(texts_of(inputs, column)))
-    paths = [path for given in inputs for path in picture_paths(given, column)]
-    if not paths:
-        raise Problem(f"no pictures in {', '.join(inputs)}; give files, a folder of pictures or a CSV of paths")
-    return predict_pictures(exported, paths)
+    return predicted, left_out
 
 
 def picture_paths(given: str, column: str | None) -> Iterator[str]:
@@ -249,30 +249,3 @@ def texts_of(inputs: Sequence[str], column: str | None) -> Iterator[tuple[str, s
             yield given, path.read_text(encoding="utf-8", errors="replace")
         else:
             raise Problem(f"no file {given}; give a CSV with a column of texts, or text files")
-
-
-def predict_pictures(exported: Exported, paths: list[str]) -> tuple[Answered, Unreadable]:
-    """Predictions for picture files; those that cannot be decoded are left out and told."""
-    pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
-    parts = []
-    with task("predictions", len(paths)) as advance:
-        for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
-            parts.append(exported.probability(read))
-            advance(len(rows))
-    good = [row for row, path in enumerate(paths) if path not in pictures.failed]
-    probability = np.concatenate(parts)[good]
-    answered = predictions(exported, [paths[row] for row in good], probability)
-    return answered, list(pictures.failed.items())
-
-
-def predict_texts(exported: Exported, named: list[tuple[str, str]]) -> tuple[Answered, Unreadable]:
-    """Predictions for texts; empty ones are left out and told."""
-    empty = [(name, "has no text") for name, text in named if not text.strip()]
-    named = [(name, text) for name, text in named if text.strip()]
-    if not named:
-        raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
-    parts = [
-        exported.probability([text for _, text in named[start : start + BATCH]])
-        for start in track(range(0, len(named), BATCH), "predictions")
-    ]
-    return predictions(exported, [name for name, _ in named], np.concatenate(parts)), empty

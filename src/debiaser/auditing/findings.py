@@ -1,10 +1,8 @@
 """What an audit found: the same for the page, for scripts and for Python."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +12,247 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.auditing.estimates import Estimate, share
-from debiaser.auditing.examine import Examined
+from debiaser.auditing.crossval import Rows, Vector, probabilities
+from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.inputs import Material, Subject
-from debiaser.auditing.jobs import Rows, probabilities
-from debiaser.auditing.swap_test import SwapTest, binomial_interval
+from debiaser.auditing.swap_test import SwapTest, Untested
+from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
-from debiaser.io import numpy_stream, write_json, write_text
+from debiaser.io import numpy_stream, write_text
 from debiaser.learn.forward import call
 
-# --- The share of rows that go against the rule, as an interval: above by planted rows, below by what a person saw
+LOOKS = 60  # samples, at random, that a person is asked to look at
+PER_CLASS = 12  # samples of each gallery
+MOST = 400  # images in all
+TRIPLETS = 12
+CANDIDATES = 2000  # typical samples among which the nearest is looked for
+HEATS = 12
+SMOOTH = 28  # a look is blurred by one part in so many of the image, to either side
+WORDS = 40  # of a text, at most, whose weight is found
+BINS = 40
+SHOWN = 150  # samples of each kind in the plane of two rules
+COLUMNS = (
+    *("id", "path", "label", "predicted", "score", "probability", "rank"),
+    *("p_conflicting", "p_mislabelled", "kind"),
+)
 
-LOOKS = 60  # rows, at random, that a person is asked to look at
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What `audit` and `debias` found.
+
+    Attributes:
+        summary: everything that `audit --json` prints, and what the page shows beside it.
+        rows: the columns of scores.csv, each (n,) in the order of the data; `score` is larger where a sample goes more
+            against the biased model, `kind` is aligned, conflicting, mislabelled or unsure.
+        folder: where the page and the files are; None where no `out` was given.
+
+    Example:
+        >>> import numpy as np, debiaser
+        >>> found = debiaser.audit(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
+        >>> found.verdict, found.scores.argmax()
+        ('cannot tell', 2)
+    """
+
+    summary: dict[str, Any]
+    rows: dict[str, NDArray[Any]] = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def verdict(self) -> str:
+        """biased, no evidence, or cannot tell."""
+        return str(self.summary["verdict"])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Sentences, the most telling first."""
+        return list(self.summary["reasons"])
+
+    @property
+    def scores(self) -> Vector:
+        """(n,) in the order of the data."""
+        return np.asarray(self.rows["score"], np.float64)
+
+    @property
+    def page(self) -> Path | None:
+        """The page, where one was written."""
+        return None if self.folder is None else self.folder / "report.html"
+
+    def of_kind(self, kind: str) -> list[str]:
+        """The ids of samples of a kind, those that stand out most first."""
+        chosen = np.flatnonzero(self.rows["kind"] == kind)
+        order = chosen[np.argsort(-self.scores[chosen], kind="stable")]
+        return [str(each) for each in self.rows["id"][order]]
+
+    def __repr__(self) -> str:
+        counts = {kind: int((self.rows["kind"] == kind).sum()) for kind in ("conflicting", "mislabelled", "unsure")}
+        told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        lines = [f"Findings: {self.verdict} ({self.summary['n']:,} rows: {told})"]
+        lines += [f"  {reason}" for reason in self.reasons]
+        if self.summary.get("repair"):
+            lines.append(f"  {self.summary['repair']['sentence']}")
+        if self.page:
+            lines.append(f"  page: {self.page}")
+        return "\n".join(lines)
+
+
+def write_rows(path: Path, rows: dict[str, NDArray[Any]], unreadable: Sequence[dict[str, str]]) -> None:
+    """scores.csv: one line per sample, then one per file that could not be read."""
+    from pandas import DataFrame  # which takes a while to load
+
+    lost = [{"id": each["id"], "path": each.get("path", ""), "kind": "unreadable"} for each in unreadable]
+    found = DataFrame({name: rows[name] for name in COLUMNS}).to_csv(
+        index=False, float_format="%.6g", lineterminator="\n"
+    )
+    write_text(path, found + DataFrame(lost, columns=COLUMNS).to_csv(index=False, header=False, lineterminator="\n"))
+
+
+def write_weights(path: Path, ids: NDArray[np.str_], probability: Vector) -> None:
+    """weights.csv: with which probability each sample would be drawn, for any other training loop."""
+    from pandas import DataFrame
+
+    frame = DataFrame({"id": ids, "probability": probability})
+    write_text(path, frame.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+# --- As plain objects
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Row numbers: everything that is shown, the triplets, and the rows where the models' looks are drawn."""
+
+    shown: Rows
+    triplets: list[dict[str, int]]
+    looked: Rows
+
+
+def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
+    """Everything but the rows themselves."""
+    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
+    y, unit = own.y.numpy(), own.unit
+    right = examined.biased.answer[pool] == y[pool]
+    effective, place, swaps = examined.effective_rows, examined.place, examined.swaps
+    untested, reliances = (swaps.untested, swaps.reliances) if isinstance(swaps, SwapTest) else ((), ())
+    return {
+        "source": own.source,
+        "kind": own.kind,
+        "examined": examined.model,
+        "verdict": examined.verdict,
+        "reasons": examined.reasons,
+        "n": len(pool),
+        "units": len(np.unique(unit[pool])),
+        "classes": [
+            {
+                "name": name,
+                "n": len(part := right[y[pool] == k]),
+                "easy_accuracy": 100 * float(part.mean()) if len(part) else None,
+            }
+            for k, name in enumerate(own.classes)
+        ],
+        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined, untested)],
+        "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))},
+        "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
+        "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
+        "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
+        "health": {
+            "ok": not examined.troubles,
+            "findings": [asdict(each) for each in examined.troubles],
+            "easy_accuracy": share(right, unit[pool]).plain,
+            "plain_accuracy": share(examined.plain.answer[pool] == y[pool], unit[pool]).plain,
+        },
+        "conflicting_share": conflicting_share(examined).plain,
+        "mislabelled_share": mislabelled_share(examined).plain,
+        "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
+        "planted": examined.controls.plain if examined.controls else None,
+        "plane": plane(examined),
+        "looks": [int(each) for each in place[looks(examined)]],
+        "effective_sample_size": effective.plain,
+        "untested": [asdict(each) for each in untested],
+        "views": [asdict(each) for each in reliances],
+        "suspects": [asdict(each) for each in examined.leakage],
+        "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
+        "histogram": histogram(examined.score[pool], ~right),
+        "repair": None,
+    }
+
+
+def remarks(examined: Examined, untested: Sequence[Untested]) -> list[str]:
+    """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
+    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    told += [examined.controls.words] if examined.controls else []
+    if changed := getattr(examined.subject.own.inputs, "failed", {}):
+        told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
+    return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
+
+
+def rests_on(effective: Estimate, n: int, kind: str) -> str:
+    """The effective sample size in words."""
+    things = "pictures" if kind == "image" else "texts"
+    return f"Training by score would rest on {effective.value:,.0f} of {n:,} {things}."
+
+
+def plane(examined: Examined) -> list[dict[str, Any]] | None:
+    """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
+    judge, y = examined.diagnosis.judge, examined.trainer.y
+    if judge is None:
+        return None
+    stream, pool = numpy_stream(examined.trainer.seed, "plane"), examined.pool
+    misclassified = examined.diagnosis.misclassified[pool]
+    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (misclassified, ~misclassified)])
+    diagnosis = examined.diagnosis.kind[rows].tolist()
+    parts = [(examined.biased.probability[rows], judge.probability[rows], y[rows], diagnosis)]
+    if (planted := examined.planted) is not None:
+        some = slice(None, None, max(1, len(planted.rows) // SHOWN))
+        label = y[planted.rows[some]]
+        parts.append((planted.biased[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
+    return [
+        {"easy": round(biased, 3), "judge": round(said, 3), "kind": kind}
+        for one, other, label, names in parts
+        for biased, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
+    ]
+
+
+def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> list[float]:
+    """(m,) what is given to the label."""
+    return [float(each) for each in np.take_along_axis(probability, label[:, None], 1)[:, 0]]
+
+
+def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Rows by score, on a scale of powers: all, and those that the easy model misses."""
+    logs = np.log10(np.maximum(score, 1e-8))
+    edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
+    counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
+    return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
+
+
+def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(n,) from 1, the highest score."""
+    rank = np.empty(len(score), np.int64)
+    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(score) + 1)
+    return rank
+
+
+def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
+    """The columns of scores.csv over the examined rows."""
+    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
+    classes = np.array(own.classes, dtype=object)
+    score, misclassified, wrong = examined.score[pool], diagnosis.misclassified[pool], diagnosis.wrong[pool]
+    return {
+        "id": np.array(own.ids, dtype=object)[pool],
+        "path": np.array(own.paths, dtype=object)[pool],
+        "label": classes[own.y.numpy()[pool]],
+        "predicted": classes[examined.biased.answer[pool]],
+        "score": score,
+        "probability": examined.probability[pool],
+        "rank": ranks(score),
+        "p_conflicting": np.where(misclassified, 1 - wrong, 0.0),
+        "p_mislabelled": np.where(misclassified, wrong, 0.0),
+        "kind": diagnosis.kind[pool].astype(object),
+    }
+
+
+# --- The share of samples that go against the rule: bounded above by planted ones, below by what a person saw
 
 
 def looks(examined: Examined) -> Rows:
@@ -48,11 +275,9 @@ def conflicting_share(examined: Examined) -> Estimate:
     high, how = len(misclassified) / n, ["at most all rows that the easy model misses"]
     if controls is not None and controls.found.low is not None:
         called = 0.0 if diagnosis.abstains else (controls.conflicts_called.high or 0.0) / 100
-        kept = (
-            misclassified[diagnosis.kind[misclassified] != "mislabelled"] if not diagnosis.abstains else misclassified
-        )
+        kept = len(misclassified) if diagnosis.abstains else (diagnosis.kind[misclassified] != "mislabelled").sum()
         reached = controls.found.low / 100 * (1 - called)
-        high = min(1.0, len(kept) / n / reached) if reached > 0 else 1.0
+        high = min(1.0, int(kept) / n / reached) if reached > 0 else 1.0
         how = [f"at most what planted rows allow, of which {controls.found.words()} are missed"]
     low = 0.0
     if len(examined.confirmed):
@@ -96,24 +321,7 @@ def mislabelled_share(examined: Examined) -> Estimate:
     return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")
 
 
-# --- What the page shows: which rows, their pictures or texts, the typical rows beside them, where a model looks
-
-PER_CLASS = 12  # rows of each gallery
-MOST = 400  # pictures in all
-TRIPLETS = 12
-CANDIDATES = 2000  # typical rows among which the nearest is looked for
-HEATS = 12
-SMOOTH = 28  # a look is blurred by one part in so many of the picture, to either side
-WORDS = 40  # of a text, at most, whose weight is found
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Row numbers: everything that is shown, the triplets, and the rows where the models' looks are drawn."""
-
-    shown: Rows
-    triplets: list[dict[str, int]]
-    looked: Rows
+# --- What the page shows
 
 
 def choose(examined: Examined) -> Chosen:
@@ -181,224 +389,3 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     lost = probability[0, answer] - probability[1:, answer]
     strongest = max(float(np.abs(lost).max()), 1e-12)
     return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
-
-
-COLUMNS = (
-    *("id", "path", "label", "predicted", "score", "probability", "rank"),
-    *("p_conflicting", "p_mislabelled", "kind"),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """Verdict, reasons and everything else that `audit --json` prints, and one number per row.
-
-    `rows` has the columns of scores.csv, each (n,): score is larger where a row goes more against the easy rule.
-    """
-
-    summary: dict[str, Any]
-    rows: dict[str, NDArray[Any]] = field(repr=False)
-    folder: Path | None = None
-
-    @property
-    def verdict(self) -> str:
-        """biased, no evidence, or cannot tell."""
-        return str(self.summary["verdict"])
-
-    @property
-    def reasons(self) -> list[str]:
-        return list(self.summary["reasons"])
-
-    @property
-    def scores(self) -> NDArray[np.float64]:
-        """(n,) in the order of the data."""
-        return np.asarray(self.rows["score"], np.float64)
-
-    @property
-    def page(self) -> Path | None:
-        """The page, where one was written."""
-        return None if self.folder is None else self.folder / "report.html"
-
-    def of_kind(self, kind: str) -> list[str]:
-        """The ids of rows of a kind, those that stand out most first."""
-        chosen = np.flatnonzero(self.rows["kind"] == kind)
-        order = chosen[np.argsort(-self.scores[chosen], kind="stable")]
-        return [str(each) for each in self.rows["id"][order]]
-
-    def __repr__(self) -> str:
-        counts = {kind: int((self.rows["kind"] == kind).sum()) for kind in ("conflicting", "mislabelled", "unsure")}
-        told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        lines = [f"Findings: {self.verdict} ({self.summary['n']:,} rows: {told})"]
-        lines += [f"  {reason}" for reason in self.reasons]
-        if self.summary.get("repair"):
-            lines.append(f"  {self.summary['repair']['sentence']}")
-        if self.page:
-            lines.append(f"  page: {self.page}")
-        return "\n".join(lines)
-
-
-def write_rows(path: Path, rows: dict[str, NDArray[Any]], unreadable: Sequence[dict[str, str]]) -> None:
-    """scores.csv: one line per row, then one per file that could not be read."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for values in zip(*(rows[name].tolist() for name in COLUMNS), strict=True):
-        writer.writerow([plain_cell(value) for value in values])
-    for each in unreadable:
-        writer.writerow([each["id"], each.get("path", ""), *[""] * (len(COLUMNS) - 3), "unreadable"])
-    write_text(path, stream.getvalue())
-
-
-def plain_cell(value: object) -> object:
-    """Numbers short, NaN as nothing."""
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.6g}"
-    return value
-
-
-def write_weights(path: Path, ids: NDArray[np.str_], probability: NDArray[np.float64]) -> None:
-    """weights.csv: with which probability each row would be drawn, for any other training loop."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("id", "probability"))
-    writer.writerows((name, f"{value:.9g}") for name, value in zip(ids.tolist(), probability.tolist(), strict=True))
-    write_text(path, stream.getvalue())
-
-
-def write_findings(findings: Findings, folder: Path) -> None:
-    """audit.json: the whole summary."""
-    write_json(folder / "audit.json", findings.summary)
-
-
-# --- What was examined, as the plain object that `--json` prints and the page reads, and as one line per row
-
-BINS = 40
-SHOWN = 150  # rows of each kind in the plane of two rules
-
-
-def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
-    """Everything but the rows themselves."""
-    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
-    y, unit = own.y.numpy(), own.unit
-    right = examined.biased.answer[pool] == y[pool]
-    effective, place = examined.effective_rows, examined.place
-    return {
-        "source": own.source,
-        "kind": own.kind,
-        "examined": examined.model,
-        "verdict": examined.verdict,
-        "reasons": examined.reasons,
-        "n": len(pool),
-        "units": len(np.unique(unit[pool])),
-        "classes": [class_facts(name, k, y[pool], right) for k, name in enumerate(own.classes)],
-        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined)],
-        "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))},
-        "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
-        "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
-        "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
-        "health": {
-            "ok": not examined.troubles,
-            "findings": [each.plain for each in examined.troubles],
-            "easy_accuracy": share(right, unit[pool]).plain,
-            "plain_accuracy": share(examined.plain.answer[pool] == y[pool], unit[pool]).plain,
-        },
-        "conflicting_share": conflicting_share(examined).plain,
-        "mislabelled_share": mislabelled_share(examined).plain,
-        "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
-        "planted": examined.controls.plain if examined.controls else None,
-        "plane": plane(examined),
-        "looks": [int(each) for each in place[looks(examined)]],
-        "effective_sample_size": effective.plain,
-        "untested": [each.plain for each in examined.swaps.untested] if isinstance(examined.swaps, SwapTest) else [],
-        "views": [each.plain for each in examined.swaps.reliances] if isinstance(examined.swaps, SwapTest) else [],
-        "suspects": [each.plain for each in examined.leakage],
-        "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
-        "histogram": histogram(examined.score[pool], ~right),
-        "repair": None,
-    }
-
-
-def remarks(examined: Examined) -> list[str]:
-    """Properties that could not be swapped, what planted rows showed, and why no kind is asserted where none is."""
-    untested = examined.swaps.untested if isinstance(examined.swaps, SwapTest) else ()
-    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
-    told += [examined.controls.words] if examined.controls else []
-    if changed := getattr(examined.subject.own.inputs, "failed", {}):
-        told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
-    return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
-
-
-def rests_on(effective: Estimate, n: int, kind: str) -> str:
-    """The effective sample size in words."""
-    things = "pictures" if kind == "image" else "texts"
-    return f"Training by score would rest on {effective.value:,.0f} of {n:,} {things}."
-
-
-def class_facts(name: str, k: int, y: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
-    """A class, its rows, and how many of them the easy model gets right, in percent."""
-    mine = y == k
-    return {
-        "name": name,
-        "n": int(mine.sum()),
-        "easy_accuracy": float(100 * right[mine].mean()) if mine.any() else None,
-    }
-
-
-def plane(examined: Examined) -> list[dict[str, Any]] | None:
-    """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
-    judge, y = examined.diagnosis.judge, examined.trainer.y
-    if judge is None:
-        return None
-    stream, pool = numpy_stream(examined.trainer.seed, "plane"), examined.pool
-    misclassified = examined.diagnosis.misclassified[pool]
-    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (misclassified, ~misclassified)])
-    diagnosis = examined.diagnosis.kind[rows].tolist()
-    parts = [(examined.biased.probability[rows], judge.probability[rows], y[rows], diagnosis)]
-    if (planted := examined.planted) is not None:
-        some = slice(None, None, max(1, len(planted.rows) // SHOWN))
-        label = y[planted.rows[some]]
-        parts.append((planted.biased[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
-    return [
-        {"easy": round(biased, 3), "judge": round(said, 3), "kind": kind}
-        for one, other, label, names in parts
-        for biased, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
-    ]
-
-
-def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> list[float]:
-    """(m,) what is given to the label."""
-    return [float(each) for each in np.take_along_axis(probability, label[:, None], 1)[:, 0]]
-
-
-def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
-    """Rows by score, on a scale of powers: all, and those that the easy model misses."""
-    logs = np.log10(np.maximum(score, 1e-8))
-    edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
-    counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
-    return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
-
-
-def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(n,) from 1, the highest score."""
-    rank = np.empty(len(score), np.int64)
-    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(score) + 1)
-    return rank
-
-
-def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
-    """The columns of scores.csv over the examined rows."""
-    own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
-    classes = np.array(own.classes, dtype=object)
-    score, misclassified, wrong = examined.score[pool], diagnosis.misclassified[pool], diagnosis.wrong[pool]
-    return {
-        "id": np.array(own.ids, dtype=object)[pool],
-        "path": np.array(own.paths, dtype=object)[pool],
-        "label": classes[own.y.numpy()[pool]],
-        "predicted": classes[examined.biased.answer[pool]],
-        "score": score,
-        "probability": examined.probability[pool],
-        "rank": ranks(score),
-        "p_conflicting": np.where(misclassified, 1 - wrong, 0.0),
-        "p_mislabelled": np.where(misclassified, wrong, 0.0),
-        "kind": diagnosis.kind[pool].astype(object),
-    }

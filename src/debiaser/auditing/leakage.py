@@ -6,7 +6,7 @@ imbalanced dataset makes no column suspect. One row of each unit takes part: row
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -44,13 +44,11 @@ class Leakage:
     values: tuple[dict[str, Any], ...]
     empty: tuple[dict[str, Any], ...]
 
-    @property
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def empty_cells(self) -> list[str]:
-        """Its empty cells in words."""
-        return [f"{self.column} '{cell['value']}' never goes with label '{cell['label']}'" for cell in self.empty]
+    def first_empty_cell(self) -> str:
+        """The first of its empty cells in words, and how many more there are."""
+        cell, others = self.empty[0], len(self.empty) - 1
+        words = f"{self.column} '{cell['value']}' never goes with label '{cell['label']}'"
+        return words + (f" (and {others:,} more such cells)" if others else "")
 
 
 def find_leakage(
@@ -176,7 +174,10 @@ def hold_against_chance(
 
 
 def false_discovery_rates(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(m,) the smallest rate at which each would be flagged (Benjamini and Hochberg)."""
+    """(m,) the smallest rate at which each would be flagged (Benjamini and Hochberg).
+
+    `scipy.stats.false_discovery_control` but for the last bits, which records of old audits hold.
+    """
     order = np.argsort(p)[::-1]
     rates = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
     result = np.empty(len(p))

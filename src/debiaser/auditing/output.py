@@ -8,19 +8,18 @@ import torch
 from numpy.typing import NDArray
 
 from debiaser.auditing.candidates import VANILLA, Evaluation
-from debiaser.auditing.examine import Examined
+from debiaser.auditing.crossval import read_model
 from debiaser.auditing.findings import (
     Chosen,
     Findings,
     input_gradients,
     word_weights,
-    write_findings,
     write_rows,
     write_weights,
 )
-from debiaser.auditing.jobs import read_model
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.io import make_folder
+from debiaser.auditing.verdict import Examined
+from debiaser.io import make_folder, write_json
 from debiaser.report.audit_page import write_audit_page
 
 SIDE = 160  # pixels of an image on the page, at most
@@ -42,7 +41,7 @@ def write_audit(
     findings.summary["scores"] = str(folder / "scores.csv")
     write_rows(folder / "scores.csv", findings.rows, findings.summary["unreadable"])
     write_weights(folder / "weights.csv", findings.rows["id"], examined.weight()[examined.pool])
-    write_findings(findings, folder)
+    write_json(folder / "audit.json", findings.summary)
     samples = {} if "images" in redact else shown_samples(examined, chosen, evaluation)
     swaps = {} if "images" in redact else shown_swaps(examined)
     write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)

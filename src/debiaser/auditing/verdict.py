@@ -1,34 +1,155 @@
-"""The verdict: biased, no evidence, or cannot tell; every threshold is here, and every reason is a sentence."""
+"""Everything that was examined, and the verdict: biased, no evidence, or cannot tell, each with its reasons.
+
+Every threshold of the verdict is here, and every reason is a sentence.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from debiaser.auditing.diagnosis import FEW, WEAK
+import numpy as np
+from numpy.typing import NDArray
+
+from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
+from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Planted, Trouble, above_chance
+from debiaser.auditing.estimates import Estimate
+from debiaser.auditing.inputs import Subject
+from debiaser.auditing.leakage import Leakage
 from debiaser.auditing.swap_test import LEVEL, Reliance, SwapTest
+from debiaser.auditing.views import View
+from debiaser.errors import Problem
+from debiaser.learn.sampler import effective_sample_size
 
 BIASED, NO_EVIDENCE, CANNOT_TELL = "biased", "no evidence", "cannot tell"
 
-MATTERS = (
-    5.0  # points beyond chance: reliance that matters, and answers that a swap may break without being off the data
-)
+MATTERS = 5.0  # points beyond chance: reliance that matters, and flips by a swap that may put an input off the data
 OFF_DATA = 0.5  # flips with donors of the same class over flips with donors of another: above, the swap itself confuses
-ELIGIBLE = 100  # rows that the model gets right, in every class, for "no evidence"
+ELIGIBLE = 100  # samples that the model gets right, in every class, for "no evidence"
 UNITS = 50  # in every class, for any verdict
+CONFIDENT = 0.9  # probability of a wrong answer from which the biased model follows a rule, not a guess
+RECOVERABLE = 0.005  # share of samples, confidently misclassified yet learnable, from which a rule must be suspected
+FLOOR = 1e-8  # no probability is exactly 0
+STRENGTH = 0.75  # share of the draws that go by score where nothing chooses it: `debias` does, on validation samples
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """Everything that was computed about the samples of `pool`.
+
+    model: which model was examined, in words; named: the property that it is found to follow; confirmed: the samples
+    that a person has marked.
+    """
+
+    subject: Subject
+    trainer: Trainer
+    pool: Rows
+    biased: OutOfFold
+    plain: OutOfFold
+    diagnosis: Diagnosis
+    swaps: SwapTest | Problem
+    leakage: Sequence[Leakage]
+    troubles: list[Trouble]
+    verdict: str
+    reasons: list[str]
+    model: str
+    views: Sequence[View] = ()
+    named: View | None = None
+    planted: Planted | None = None
+    controls: Controls | None = None
+    confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def score(self) -> Vector:
+        """(n,) how strongly a sample goes against the biased model; NaN outside the pool."""
+        return np.asarray(np.maximum(self.biased.score, FLOOR))
+
+    @property
+    def probability(self) -> Vector:
+        """(n,) with which each sample would be drawn; 0 outside the pool."""
+        score = np.nan_to_num(self.score)
+        return np.asarray(score / score.sum())
+
+    @property
+    def place(self) -> Rows:
+        """(n,) where each sample stands among the examined ones; -1 for others."""
+        place = np.full(len(self.subject.own), -1)
+        place[self.pool] = np.arange(len(self.pool))
+        return place
+
+    def weight(self, strength: float = STRENGTH, trusting: bool = True) -> Vector:
+        """(n,) the probabilities to train with: a share `strength` of the draws by score, the others class-balanced.
+
+        Scores alone may rest on so few samples that the rest is forgotten. Where kinds are asserted, likely mislabelled
+        samples weigh less (unless `trusting` is off), never nothing; those that a person confirmed almost nothing.
+        """
+        bad = self.confirmed[self.diagnosis.kind[self.confirmed] == "mislabelled"]
+        trust = self.diagnosis.trust if trusting else np.ones(len(self.diagnosis.misclassified))
+        drawn, even = trust * self.probability, trust * self.trainer.balanced()
+        weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()
+        weight[bad] = np.minimum(weight[bad], FLOOR)
+        return np.asarray(weight / weight.sum())
+
+    @property
+    def effective_rows(self) -> Estimate:
+        """On how many samples a training by score would rest."""
+        return Estimate(effective_sample_size(self.probability), method="1 / sum of squared probabilities")
 
 
 @dataclass(frozen=True)
 class Health:
     """What else a verdict rests on.
 
-    skill: of the model from guessing (0) to perfect (1), out of fold; easy_errors: rows that the easy model misses, out
-    of fold; recoverable: whether rows that go against the easy rule look learnable; empty: a phrase for each label that
-    never goes with a value of a suspect column.
+    skill: of the model from guessing (0) to perfect (1), out of fold; biased_errors: samples that the biased model
+    misclassifies, out of fold; recoverable: whether samples that go against the rule look learnable; empty: a phrase
+    for each label that never goes with a value of a suspect column.
     """
 
     skill: float
     biased_errors: int
     recoverable: bool = False
     empty: Sequence[str] = ()
+
+
+def rule(
+    swaps: SwapTest | Problem,
+    biased: OutOfFold,
+    plain: OutOfFold,
+    diagnosis: Diagnosis,
+    leakage: Sequence[Leakage],
+    pool: Rows,
+    y: Rows,
+) -> tuple[str, list[str]]:
+    """The verdict on what models said about the samples of `pool`, and why."""
+    if isinstance(swaps, Problem):
+        return CANNOT_TELL, [str(swaps)]
+    skill = above_chance(plain.answer[pool] == y[pool], y[pool])
+    empty = [each.first_empty_cell() for each in leakage if each.flagged and each.empty]
+    wrong = int((biased.answer[pool] != y[pool]).sum())
+    return verdict(swaps, Health(skill, wrong, recoverable(biased, diagnosis, pool, y), empty))
+
+
+def confident(biased: OutOfFold, misclassified: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(n,) samples that the biased model misclassifies while it is confident."""
+    return np.asarray(misclassified & (np.nan_to_num(biased.probability).max(1) >= CONFIDENT))
+
+
+def many(found: NDArray[np.bool_], rows: int) -> bool:
+    """Whether these are too many to be strays."""
+    return bool(found.sum() >= max(FEW, RECOVERABLE * rows))
+
+
+def recoverable(biased: OutOfFold, diagnosis: Diagnosis, pool: Rows, y: Rows) -> bool:
+    """Whether many samples are confidently misclassified by the biased model although others predict their label."""
+    if diagnosis.judge is None:
+        return False
+    return many(confident(biased, diagnosis.misclassified) & (diagnosis.judge.answer == y), len(pool))
+
+
+def named_view(views: Sequence[View], swaps: SwapTest | Problem, ruling: str) -> View | None:
+    """The property that the model is found to follow most; None where the verdict is another."""
+    if ruling != BIASED or isinstance(swaps, Problem):
+        return None
+    strongest = next(each.name for each in swaps.reliances if fires(each))
+    return next(view for view in views if view.name == strongest)
 
 
 def off_data(reliance: Reliance) -> bool:

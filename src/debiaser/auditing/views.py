@@ -1,6 +1,6 @@
-"""Views of a picture: properties that it can take from another picture while what it shows stays.
+"""Views: properties that an image or a text can take from another one while what it shows or says stays.
 
-Every change maps pictures (b, 3, s, s), as floats from 0 to 255, and as many donors to pictures; nothing is random.
+A change maps images (b, 3, s, s), as floats from 0 to 255, and as many donors to images; nothing is random.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,63 +21,24 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.errors import Problem, known
 
 
-class View(Protocol):
-    """A property of inputs that can be swapped; `nuisance`: a model should not follow it."""
+@dataclass(frozen=True, eq=False)
+class View:
+    """A property of inputs that can be swapped.
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def nuisance(self) -> bool: ...
-
-    @property
-    def identity(self) -> str:
-        """What decides its swaps, for keys."""
-        ...
-
-    def swap(self, x: Any, donors: Any, rows: Tensor) -> Any:
-        """The inputs with the property of the donors; `rows` are the row numbers of the inputs."""
-        ...
-
-    def matters(self) -> Self:
-        """The same view as one that a model may follow."""
-        ...
-
-
-@dataclass(frozen=True)
-class PictureView:
-    """A view of pictures of at least `smallest` pixels a side; `change(pictures, donors)` gives the changed ones.
-
-    side: of the largest picture before they were enlarged, where that is known: enlarging adds no frame or texture.
+    nuisance: a model should not follow it; change: gives the inputs with the property of the donors, from inputs,
+    donors and the row numbers of the inputs; identity: what decides its swaps, for keys.
     """
 
     name: str
     title: str
     nuisance: bool
-    change: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
-    smallest: int = 1
-    side: int | None = None
+    change: Callable[[Any, Any, Any], Any] = field(repr=False)
+    identity: str
 
-    @property
-    def identity(self) -> str:
-        return self.name
-
-    def swap(self, x: Tensor, donors: Tensor, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """The pictures (b, 3, s, s) with the property of the donors: bytes as bytes, numbers in [0, 1] as such."""
-        if x.shape != donors.shape or x.ndim != 4 or x.shape[1] != 3:
-            raise Problem(f"a swap needs RGB pictures of one size, got {tuple(x.shape)} and {tuple(donors.shape)}")
-        if (side := min(*x.shape[-2:], self.side or x.shape[-1])) < self.smallest:
-            raise Problem(f"needs pictures of at least {self.smallest} pixels a side, these have {side}")
-        if x.is_floating_point():
-            return (self.change(255 * x, 255 * donors) / 255).clamp(0, 1)
-        return self.change(x.float(), donors.float()).round().clamp(0, 255).to(torch.uint8)
-
-    def matters(self) -> "PictureView":
-        """The same view as one that a model may follow."""
-        return replace(self, nuisance=False)
+    def swap(self, x: Any, donors: Any, rows: Tensor | None = None) -> Any:
+        """The inputs with the property of the donors: images (b, 3, s, s), bytes as bytes and numbers in [0, 1] as
+        such, or b texts; Problem where these inputs do not have it."""
+        return self.change(x, donors, rows)
 
 
 def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...]:
@@ -85,7 +46,35 @@ def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...
     chosen, there = set(names), {view.name for view in views}
     for name in sorted(chosen - there):
         raise known("view", name, there)
-    return tuple(view.matters() if view.name in chosen else view for view in views)
+    return tuple(replace(view, nuisance=view.nuisance and view.name not in chosen) for view in views)
+
+
+# --- Images
+
+
+def image_view(
+    name: str,
+    title: str,
+    nuisance: bool,
+    change: Callable[[Tensor, Tensor], Tensor],
+    smallest: int = 1,
+    side: int | None = None,
+) -> View:
+    """A view of images of at least `smallest` pixels a side; `change(images, donors)` gives the changed ones.
+
+    side: of the largest image before they were enlarged, where that is known: enlarging adds no frame or texture.
+    """
+
+    def swap(x: Tensor, donors: Tensor, _: Any) -> Tensor:
+        if x.shape != donors.shape or x.ndim != 4 or x.shape[1] != 3:
+            raise Problem(f"a swap needs RGB pictures of one size, got {tuple(x.shape)} and {tuple(donors.shape)}")
+        if (shortest := min(*x.shape[-2:], side or x.shape[-1])) < smallest:
+            raise Problem(f"needs pictures of at least {smallest} pixels a side, these have {shortest}")
+        if x.is_floating_point():
+            return (change(255 * x, 255 * donors) / 255).clamp(0, 1)
+        return change(x.float(), donors.float()).round().clamp(0, 255).to(torch.uint8)
+
+    return View(name, title, nuisance, swap, name)
 
 
 # --- colour cast ----------------------------------------------------------------------------------------------------
@@ -232,17 +221,19 @@ def from_blocks(coefficients: Tensor, height: int, width: int) -> Tensor:
     return x.flatten(4, 5).flatten(2, 3)[..., :height, :width]
 
 
-VIEWS: tuple[PictureView, ...] = (
-    PictureView("colour", "colour cast", True, colour),
-    PictureView("frame", "frame", True, frame, smallest=8),
-    PictureView("low-band", "slope of light (lowest band)", True, light, smallest=8),
-    PictureView("high-band", "fine detail (highest band)", True, detail, smallest=8),
-    PictureView("compression", "compression", True, block_energies(8, 7), smallest=8),
-    PictureView("texture", "patch texture", True, block_energies(8, 3), smallest=8),
-)
+def image_views(side: int | None = None) -> tuple[View, ...]:
+    """What can be swapped between two images; `side` as of `image_view`."""
+    return (
+        image_view("colour", "colour cast", True, colour),
+        image_view("frame", "frame", True, frame, 8, side),
+        image_view("low-band", "slope of light (lowest band)", True, light, 8, side),
+        image_view("high-band", "fine detail (highest band)", True, detail, 8, side),
+        image_view("compression", "compression", True, block_energies(8, 7), 8, side),
+        image_view("texture", "patch texture", True, block_energies(8, 3), 8, side),
+    )
 
 
-# --- Views of a text: words that go with a label, length and casing, each taken from another text
+# --- Texts: words that go with a label, length and casing, each taken from another text
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 GIVEAWAY = 0.5  # correlation with one label from which a single word nearly tells it: no such word is what a text means
@@ -251,59 +242,40 @@ FEWEST = 10  # texts that hold a word, below which nothing is learnt of it
 MOST = 50  # words kept
 
 
-@dataclass(frozen=True)
-class TextView:
+def text_view(name: str, change: Callable[[str, str], str]) -> View:
     """A view of texts that needs to know nothing of the data; `change(text, donor)` gives the changed text."""
 
-    name: str
-    title: str
-    nuisance: bool
-    change: Callable[[str, str], str] = field(repr=False)
+    def swap(x: Sequence[str], donors: Sequence[str], _: Any) -> list[str]:
+        return [change(text, donor) for text, donor in zip(x, donors, strict=True)]
 
-    @property
-    def identity(self) -> str:
-        return self.name
-
-    def swap(self, x: Sequence[str], donors: Sequence[str], rows: Tensor | None = None) -> list[str]:  # noqa: ARG002
-        """The texts with the property of the donors."""
-        return [self.change(text, donor) for text, donor in zip(x, donors, strict=True)]
-
-    def matters(self) -> "TextView":
-        """The same view as one that a model may follow."""
-        return replace(self, nuisance=False)
+    return View(name, name, True, swap, name)
 
 
-@dataclass(frozen=True, eq=False)
-class WordView:
-    """Which of the listed words a text holds; `listed[f]`: words learnt outside fold f; `fold` (n,) of the rows."""
+NO_WORD = "no word goes with a label that closely"
 
-    name: str
-    title: str
-    nuisance: bool
-    listed: tuple[frozenset[str], ...]
-    fold: NDArray[np.int64]
-    none: str = "no word goes with a label that closely"  # why nothing is listed, where that is so
 
-    @property
-    def identity(self) -> str:
-        words = json.dumps([sorted(each) for each in self.listed]).encode()
-        return f"{self.name}:{hashlib.blake2b(words + self.fold.tobytes(), digest_size=8).hexdigest()}"
+def word_view(
+    name: str,
+    title: str,
+    nuisance: bool,
+    listed: Sequence[frozenset[str]],
+    fold: NDArray[np.int64],
+    none: str = NO_WORD,
+) -> View:
+    """Which of the listed words a text holds: `listed[f]` were learnt outside fold f, `fold` (n,) is of the rows.
 
-    def swap(self, x: Sequence[str], donors: Sequence[str], rows: Tensor) -> list[str]:
-        """The texts without their listed words, with those of the donors where these stand."""
-        if not any(self.listed):
-            raise Problem(self.none)
-        folds = self.fold[rows.numpy()]
-        return [swap_words(text, donor, self.listed[fold]) for text, donor, fold in zip(x, donors, folds, strict=True)]
+    none: why nothing is listed, where that is so.
+    """
 
-    def matters(self) -> "WordView":
-        """The same view as one that a model may follow."""
-        return replace(self, nuisance=False)
+    def swap(x: Sequence[str], donors: Sequence[str], rows: Tensor) -> list[str]:
+        if not any(listed):
+            raise Problem(none)
+        folds = fold[rows.numpy()]
+        return [swap_words(text, donor, listed[each]) for text, donor, each in zip(x, donors, folds, strict=True)]
 
-    @property
-    def words(self) -> list[str]:
-        """All listed words, in order."""
-        return sorted(frozenset().union(*self.listed))
+    words = json.dumps([sorted(each) for each in listed]).encode()
+    key = hashlib.blake2b(words + fold.tobytes(), digest_size=8).hexdigest()
+    return View(name, title, nuisance, swap, f"{name}:{key}")
 
 
 def swap_words(text: str, donor: str, listed: frozenset[str]) -> str:
@@ -382,7 +354,7 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     tells the label by itself counts as a giveaway; the others are shown, not ruled on.
     """
     try:
-        phi, none = associations(texts, y, fold), WordView.none
+        phi, none = associations(texts, y, fold), NO_WORD
     except Problem as problem:
         # texts without words still have a length; the views of words then say why there are none
         phi, none = [{} for _ in range(int(fold.max()) + 1)], str(problem)
@@ -390,10 +362,10 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     named = sorted(frozenset().union(*giveaway), key=lambda word: (-max(each.get(word, 0) for each in phi), word))[:3]
     title = "giveaway word" + (f" ({', '.join(named)})" if named else "")
     return (
-        WordView("giveaway", title, True, giveaway, fold, none),
-        WordView("words", "words that go with a label", False, tuple(strongest(p, SMALLEST) for p in phi), fold, none),
-        TextView("length", "length", True, take_length),
-        TextView("casing", "casing", True, take_casing),
+        word_view("giveaway", title, True, giveaway, fold, none),
+        word_view("words", "words that go with a label", False, [strongest(p, SMALLEST) for p in phi], fold, none),
+        text_view("length", take_length),
+        text_view("casing", take_casing),
     )
 
 

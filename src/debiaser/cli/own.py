@@ -68,21 +68,17 @@ def audit(
 ) -> None:
     """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
     from debiaser.auditing import api
-    from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
-    columns = Columns(label, image, text, group, split, unit)
+    if features is not None and probs is None:
+        raise Misuse("--features needs --probs: the probabilities of the same model")
     with reporting(quiet):
-        request = api.Request(
-            columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
+        findings = api.audit(
+            source, probs and read_array(probs), features and read_array(features), label=label, image=image, text=text,
+            group=group, split=split, unit=unit, backbone=backbone, finetune=finetune, seeds=at_least(seeds),
+            workers=at_least(workers), seed=seed, epochs=epochs, in_sample=in_sample, matters=names(matters),
+            confirmed=confirmed, redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
-        if probs is not None:
-            findings = api.audit_answers(source, read_array(probs), features and read_array(features), request)
-        elif features is not None:
-            raise Misuse("--features needs --probs: the probabilities of the same model")
-        else:
-            findings = api.audit_source(source, request)
     show(findings, as_json)
     finish(findings, failing)
 
@@ -116,16 +112,15 @@ def debias(
 ) -> None:
     """Audit, then train the controls and the debiased model, prove the difference, export the model."""
     from debiaser.auditing import api
-    from debiaser.data.own import Columns
 
     failing = checked_verdicts(fail_if, baseline)
-    columns = Columns(label, image, text, group, split, unit)
     with reporting(quiet):
-        request = api.Request(
-            columns, backbone, finetune, at_least(seeds), at_least(workers), seed, epochs, in_sample,
-            names(matters), confirmed, max_cost, frozenset(choices("redaction", redact, REDACTIONS)), out,
+        findings = api.debias(
+            source, label=label, image=image, text=text, group=group, split=split, unit=unit, backbone=backbone,
+            finetune=finetune, seeds=at_least(seeds), workers=at_least(workers), seed=seed, epochs=epochs,
+            in_sample=in_sample, matters=names(matters), confirmed=confirmed, max_cost=max_cost,
+            redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
-        findings = api.debias_source(source, request)
     show(findings, as_json)
     finish(findings, failing)
 
@@ -158,7 +153,7 @@ def predict(
 @app.command()
 def clean(as_json: options.Json = False) -> None:
     """Remove caches: pixels, features and models of audits; raw data sets and results stay."""
-    from debiaser.auditing.caches import remove_caches
+    from debiaser.auditing.api import remove_caches
 
     freed = remove_caches()
     if as_json:
