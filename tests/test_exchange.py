@@ -121,7 +121,8 @@ def test_copies_are_drawn_like_their_rows(
     examined = examined_of(subject, pool, tmp_path, epochs=1)
     copies = counterfactual_copies(examined, COLOUR)
     asked = np.arange(len(pool), len(pool) + 10)
-    trainings = {VANILLA: Training(), COUNTERFACTUAL: Training(copies=copies)}
+    draws = examined.trainer.balanced()
+    trainings = {VANILLA: Training(), COUNTERFACTUAL: Training(copies=copies), "PGD": Training(draws)}
     jobs: dict[str, Job] = {}
 
     def run(given: list[Job], *_: Any) -> list[Predictions]:
@@ -134,6 +135,8 @@ def test_copies_are_drawn_like_their_rows(
     assert np.array_equal(with_rows.weight, with_copies.weight)  # type: ignore[arg-type]
     assert np.array_equal(with_copies.train, len(subject.own) + with_rows.train)
     assert np.array_equal(with_copies.ask, asked) and evaluation.samples_seen == 2 * 100
+    assert with_rows.recipe.epochs == jobs["biased"].recipe.epochs + jobs["debiased"].recipe.epochs
+    assert [job.averaged for job in (with_rows, with_copies, jobs["debiased"])] == [True] * 3
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

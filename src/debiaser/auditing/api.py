@@ -199,8 +199,8 @@ def read_subject(source: Any, request: Request, need_test: bool = False) -> Subj
 
     def attempt() -> Subject:
         data = isinstance(source, str | Path)
-        own = read_own(source, request.columns, request.seed, need_test=need_test) if data else own_of(source)
-        return prepare(own, request.backbone, finetune=request.finetune)
+        found = read_own(source, request.columns, request.seed, need_test=need_test) if data else own_of(source)
+        return prepare(found, request.backbone, finetune=request.finetune)
 
     try:
         return attempt()
@@ -279,10 +279,10 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
         steps.append(f"Check labels first where they are likely wrong: {wrong:,} rows.")
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
-    lines = f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
+    snippet = f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
     if model_dir:
         steps.append("Use the exported model with the line below; its folder holds a card with the evidence.")
-        lines = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
+        snippet = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
     elif examined.verdict == BIASED:
         steps.append(
             "Train against the rule with the lines below: they train the controls too, prove the difference on "
@@ -291,12 +291,12 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     else:
         steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
     if not own.total and not model_dir:  # the samples were in memory
-        lines = (
+        snippet = (
             "from debiaser import ScoreSampler\n"
             "sampler = ScoreSampler(findings.rows['probability'], seed=0)\n"
             "loader = DataLoader(dataset, 128, sampler=sampler)"
         )
-    return {"sentences": steps, "snippet": lines}
+    return {"sentences": steps, "snippet": snippet}
 
 
 def remove_caches() -> int:
@@ -400,14 +400,14 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
 
 def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
     """The lines of an array for the samples that can be used: it has one for each of those, or for all there are."""
-    lines = len(array) if array.ndim else 0
-    if lines == len(own):
+    count = len(array) if array.ndim else 0
+    if count == len(own):
         return array
-    if lines == own.total:
+    if count == own.total:
         return np.asarray(array[own.places])
     raise Misuse(
         f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
-        f"can be used, in their order; got {lines:,}"
+        f"can be used, in their order; got {count:,}"
     )
 
 
