@@ -204,15 +204,6 @@ def visited(*visits: tuple[list[int], list[float]], ema: float = 0.7) -> RowAver
     return average
 
 
-def test_the_first_visit_is_the_value_and_the_second_a_mixture() -> None:
-    average = visited(([1, 4], [2.0, 5.0]))
-    assert average.average.tolist() == [0, 2, 0, 0, 5, 0]
-    assert average.seen.tolist() == [False, True, False, False, True, False]
-    average.update(torch.tensor([4]), torch.tensor([1.0]))
-    assert average.average[4].item() == pytest.approx(0.7 * 5 + 0.3 * 1)
-    assert average.average[1] == 2, "a row that was not visited changed"
-
-
 def test_a_value_of_zero_counts_as_a_visit() -> None:
     average = visited(([0], [0.0]), ([0], [1.0]))
     assert average.average[0].item() == pytest.approx(0.3)
@@ -235,19 +226,6 @@ def test_many_visits_follow_the_definition(ema: float) -> None:
         expected = torch.tensor([kept[row] / largest[int(labels[row])] for row in rows.tolist()])
         torch.testing.assert_close(average.relative(rows), expected)
     torch.testing.assert_close(average.average, torch.tensor(kept))
-
-
-def test_the_largest_of_a_class_is_sought_in_the_whole_set() -> None:
-    average = visited(([0, 2, 4], [8.0, 3.0, 5.0]), ([1], [2.0]))
-    assert average.relative(torch.tensor([1])).tolist() == [0.25], (
-        "8 in row 0, seen in an earlier batch, is the largest"
-    )
-    assert average.relative().tolist() == [1, 0.25, 1, 0, 1, 0]
-
-
-def test_the_largest_may_fall() -> None:
-    average = visited(([0, 1], [10.0, 2.0]), ([0], [0.0]), ema=0.0)
-    assert average.relative(torch.tensor([0, 1])).tolist() == [0, 1]
 
 
 def test_a_class_that_is_fitted_perfectly_gives_zero_and_no_nan() -> None:

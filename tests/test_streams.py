@@ -93,17 +93,13 @@ def test_a_stream_that_became_shorter_is_refused(case: tuple, tmp_path: Path) ->
 
 
 def test_a_row_is_named_by_its_number_in_the_stream(case: tuple, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"do not make a batch .*collate_fn"):
+        score_stream(case[0], iter([(torch.zeros(6), 0), (torch.zeros(5), 1)]), tmp_path)
     model, x, y, _ = case
     x = x.clone()
     x[37] = float("nan")
     with pytest.raises(Problem, match="the first in row 37"):
         score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
-
-
-def test_rows_that_make_no_batch(case: tuple, tmp_path: Path) -> None:
-    ragged = [(torch.zeros(6), 0), (torch.zeros(5), 1)]
-    with pytest.raises(Problem, match=r"do not make a batch .*collate_fn"):
-        score_stream(case[0], iter(ragged), tmp_path)
 
 
 def whole(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> Tensor:
