@@ -101,7 +101,7 @@ def test_a_reference_that_is_never_right_is_said(caplog):
     labels = np.arange(100) % 3
     with caplog.at_level(logging.WARNING, "debiaser"):
         sampler = TaskSampler(labels, (labels + 1) % 3, 32, 2)
-    assert "predicts no row right" in caplog.text
+    assert "predicts no sample right" in caplog.text
     tasks = sampler.draw_tasks(20, numpy_stream(0, "x"))
     assert (labels[tasks[:, :2]] == labels[tasks[:, :1, :1]]).all()
     assert (labels[tasks[:, 2:]] != labels[tasks[:, :1, :1]]).all()

@@ -8,8 +8,9 @@ import torch
 
 from debiaser.io import torch_stream
 from debiaser.learn.forward import Outputs
+from debiaser.learn.gradient_norms import scale_slope
 from debiaser.learn.losses import cross_entropy
-from debiaser.methods.eiil import EIIL, infer, slope
+from debiaser.methods.eiil import EIIL, infer
 from two_stages import check_fit
 
 QUICK = EIIL(steps=600, lr=0.01)  # as far as 6,000 steps of 0.001
@@ -32,7 +33,7 @@ def test_slope_is_the_derivative_in_a_common_scale():
     logits, y = 4 * torch.randn(50, 6, generator=stream), torch.randint(6, (50,), generator=stream)
     scale = torch.ones(50, requires_grad=True)
     cross_entropy(scale[:, None] * logits, y).sum().backward()
-    assert torch.allclose(slope(Outputs(logits, logits, y)), scale.grad, atol=1e-5)
+    assert torch.allclose(scale_slope(Outputs(logits, logits, y)), scale.grad, atol=1e-5)
 
 
 def test_inference_is_adam_on_the_objective():

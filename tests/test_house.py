@@ -129,9 +129,9 @@ BUDGET = {
     "auditing": 3090,
     "cli": 1010,
     "data": 4040,
-    "integrations": 9999,
+    "integrations": 320,
     "learn": 2470,
-    "methods": 9999,
+    "methods": 800,
     "paper": 3260,
     "report": 1780,
 }

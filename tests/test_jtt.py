@@ -109,7 +109,7 @@ class Constant(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize(("prediction", "found", "remedy"), [(0, "no row", "shorten"), (1, "every row", "lengthen")])
+@pytest.mark.parametrize(("prediction", "found", "remedy"), [(0, "none", "shorten"), (1, "all", "lengthen")])
 def test_no_error_and_nothing_but_errors_are_said_and_plain_training(
     prediction: int,
     found: str,
@@ -122,7 +122,7 @@ def test_no_error_and_nothing_but_errors_are_said_and_plain_training(
     watched = Watched(task)
     JTT().fit(task)
     assert watched.samplers["final"] is None, "every row once an epoch"
-    assert f"gets {found} of 20 wrong" in caplog.text and f"{remedy} the first one" in caplog.text
+    assert f"misclassifies {found} of 20 samples" in caplog.text and f"{remedy} identification=" in caplog.text
     assert (task.journal.vectors["error"] == (prediction != 0)).all()
 
 

@@ -146,7 +146,7 @@ def test_the_processes_share_one_draw() -> None:
         one.scores = parts[0].scores = parts[1].scores = scores
         whole, first, second = list(one), *(list(part) for part in parts)
         assert whole[0::2] == first and whole[1::2] == second
-    with pytest.raises(Misuse, match="50 rows leave some of 51 processes with none"):
+    with pytest.raises(Misuse, match="50 samples leave some of 51 processes with none"):
         DebiasedSampling(DATA, 1).on_fit_start(SimpleNamespace(max_epochs=None, world_size=51), Small())
 
 
@@ -159,7 +159,7 @@ def test_mistakes_are_told() -> None:
     named = DebiasedSampling(DATA, biased_epochs=1, loss="criterion")
     with pytest.raises(Misuse, match="has no module 'criterion'"):
         trainer(2, named).fit(Small(), datamodule=DebiasedData(named))
-    with pytest.raises(Misuse, match="scores of 3 rows, but the dataset has 50"):
+    with pytest.raises(Misuse, match="scores of 3 samples, but the dataset has 50"):
         sampling.load_state_dict({"scores": torch.ones(3)})
 
 

@@ -85,7 +85,7 @@ def test_steps_and_resuming(tmp_path: Path) -> None:
     again.train(resume_from_checkpoint=True)
     assert torch.equal(again.scores_, calm.scores_)
     assert all(torch.allclose(value, weights(calm)[name], atol=1e-6) for name, value in weights(again).items())
-    with pytest.raises(Misuse, match="scores of 64 rows, but the dataset has 32"):
+    with pytest.raises(Misuse, match="scores of 64 samples, but the dataset has 32"):
         DebiasedTrainer(bert(), saving, train_dataset=ROWS[:32]).train(resume_from_checkpoint=True)
 
 

@@ -39,5 +39,5 @@ def check_sampler(loader: Any, ours: Any, owner: str, remedy: str) -> None:
 def check_scores(scores: Tensor, samples: int, where: str, remedy: str) -> Tensor:
     """The scores that an interrupted training left, if they are those of this dataset."""
     if len(scores) != samples:
-        raise Misuse(f"{where} has scores of {len(scores)} rows, but the dataset has {samples}; {remedy}")
+        raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {samples}; {remedy}")
     return scores

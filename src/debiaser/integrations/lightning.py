@@ -105,8 +105,8 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             raise Misuse(
                 f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
             )
-        if (rows := len(self.dataset)) < trainer.world_size:
-            raise Misuse(f"{rows} rows leave some of {trainer.world_size} processes with none; start fewer")
+        if (samples := len(self.dataset)) < trainer.world_size:
+            raise Misuse(f"{samples} samples leave some of {trainer.world_size} processes with none; start fewer")
         self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
         if self.scores is None:
             if not isinstance(getattr(pl_module, self.loss, None), nn.Module):

@@ -62,7 +62,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         check_alpha(alpha)
         check_norm(p, power)
         if not hasattr(self.train_dataset, "__len__"):
-            raise Misuse("DebiasedTrainer scores every training row: give a train_dataset with a length, not a stream")
+            raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
         self.biased_epochs, self.alpha, self.p, self.power, self.head = biased_epochs, alpha, p, power, head

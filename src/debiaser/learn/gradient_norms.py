@@ -66,6 +66,11 @@ def check_norm(p: float, power: float) -> None:
         raise Misuse(f"power must be above 0, got {power:g}")
 
 
+def scale_slope(outputs: Outputs) -> Tensor:
+    """(n,) how fast the cross-entropy grows with a scale of all logits, at 1; above 0 mostly where misclassified."""
+    return (outputs.residual * outputs.logits).sum(1)
+
+
 def gradient_norms(
     model: nn.Module,
     dataset: Any,

@@ -97,7 +97,7 @@ def best_clusters(
     """The clustering into 2 to `largest` with the highest mean over clusters of mean silhouettes; ties: more."""
     silhouettes, most = Silhouettes(points, seed, limit), min(largest, distinct(points), len(points) - 1)
     if most < largest:
-        log.warning("GEORGE: a class of %d rows holds at most %d clusters, not %d", len(points), max(most, 1), largest)
+        log.warning("%d points hold at most %d clusters, not %d", len(points), max(most, 1), largest)
     best: Assign = one_cluster
     highest = -np.inf
     for k in range(2, most + 1):
@@ -110,7 +110,7 @@ def best_clusters(
         if score >= highest:
             best, highest = assign, score
     if best is one_cluster:
-        log.warning("GEORGE: the features of a class of %d rows do not fall into clusters: it is one", len(points))
+        log.warning("%d points (the features of a class) do not fall into clusters: it is one", len(points))
     return best, silhouettes
 
 

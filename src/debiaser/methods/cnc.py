@@ -20,7 +20,6 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 log = logging.getLogger("debiaser")
 ROLES = 4  # anchors, positives, negatives, easy negatives
-STARTS = 10  # of the mixture of Gaussians
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class CNC(Method):
 
         features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
         points, _ = reduce_features(features, features[:0], "umap", 2, stream_seed(seed, "cnc", "reduce"))
-        clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), STARTS)(points)
+        clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), starts=10)(points)
         agreement = confusion_matrix(clusters, labels, labels=range(classes))
         _, names = linear_sum_assignment(agreement, maximize=True)  # the best of all permutations, without trying them
         return names[clusters].astype(np.int64)  # type: ignore[no-any-return]
@@ -79,8 +78,7 @@ def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
         raise Misuse("CNC contrasts classes, but the labels hold only one; give two or more")
     if batch_size % (ROLES * tasks):
         raise Misuse(
-            f"a batch of {batch_size} is not {tasks} contrastive tasks of four equal parts: make batch_size a multiple "
-            f"of {ROLES * tasks}, or change tasks"
+            f"batch_size must be a multiple of {ROLES * tasks} (four parts of {tasks} tasks), got {batch_size}"
         )
 
 
@@ -97,7 +95,7 @@ class TaskSampler:
     def __init__(self, labels: Groups, slices: Groups, batch_size: int, tasks: int, seed: int = 0) -> None:
         self.labels, self.seed, self.tasks, self.size = labels, seed, tasks, batch_size // (ROLES * tasks)
         if not (labels == slices).any():
-            log.warning("CNC: the reference predicts no row right, so there are no anchors: all rows count as anchors")
+            log.warning("CNC: the reference predicts no sample right, so there are no anchors: all count as anchors")
             slices = labels
         self.slices = slices
         classes, present = range(int(max(labels.max(), slices.max())) + 1), np.unique(labels)
@@ -106,8 +104,8 @@ class TaskSampler:
         self.negatives = [np.flatnonzero((labels != k) & (slices == k)) for k in classes]
         for pools, of_class, what in (
             (self.anchors, None, "anchors, so none of its tasks are drawn"),
-            (self.positives, True, "positives, so all rows of its class serve"),
-            (self.negatives, False, "negatives, so all rows of other classes serve"),
+            (self.positives, True, "positives, so all samples of its class serve"),
+            (self.negatives, False, "negatives, so all samples of other classes serve"),
         ):
             empty = [k for k in present if not len(pools[k])]
             if empty:
@@ -126,8 +124,7 @@ class TaskSampler:
         """(m,) samples: whole batches of whole tasks."""
         stream = numpy_stream(self.seed, "contrast", epoch)
         tasks = self.draw_tasks(self.full + (self.tasks if self.last else 0), stream)
-        last = tasks[self.full :, :, : self.last]
-        return torch.from_numpy(np.concatenate([tasks[: self.full].reshape(-1), last.reshape(-1)]))
+        return torch.from_numpy(np.append(tasks[: self.full], tasks[self.full :, :, : self.last]))
 
     def draw_tasks(self, count: int, stream: np.random.Generator) -> NDArray[np.int64]:
         """(count, 4, size) samples; a task's class is that of an anchor drawn from all anchors."""

@@ -33,7 +33,7 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
     if not isinstance(dataset, Sized) or isinstance(dataset, DataLoader):
         raise Misuse("debias needs a map-style dataset of (x, y) pairs with a length, not a loader or a stream")
     if not len(dataset):
-        raise Misuse("the dataset has no rows; give it at least one")
+        raise Misuse("the dataset has no samples; give it at least one")
     if isinstance(dataset, Split):
         return dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:

@@ -7,24 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.io import torch_stream
-from debiaser.learn.forward import Outputs
+from debiaser.learn.gradient_norms import scale_slope
 from debiaser.learn.groups import balancing_weights, consecutive
 from debiaser.learn.losses import IRM, GroupDRO, Supervised
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
 
 log = logging.getLogger("debiaser")
-UNDECIDED = 0.1  # a share of samples left where chance had put them that is worth a warning
 
 
 @dataclass(frozen=True)
 class EIIL(Method):
     """Train a little, split the samples where this model suits one half worse, learn what holds in both.
 
-    reference: length of the first training in times the recipe's epochs, short since a model that fits every sample
-    tells nothing; steps, lr, epsilon: Adam's, in the inference; learner: groupdro on environment x label, or irm; eta,
-    adjustment: GroupDRO's step and size adjustment C; penalty, anneal: IRM's weight and the share of epochs before it;
-    balanced: whether groups (irm: environments) are drawn equally often; augment: in training.
+    reference: length of the first training in times the recipe's epochs (a model that fits all tells nothing); steps,
+    lr, epsilon: Adam's, in the inference; learner: groupdro on environment x label, or irm; eta, adjustment: GroupDRO's
+    step and C; penalty, anneal: IRM's weight and the share of epochs before; balanced: groups are drawn equally often;
+    augment: in training.
 
     >>> result = debias(model, dataset, EIIL(steps=100))
     """
@@ -44,13 +43,12 @@ class EIIL(Method):
     def fit(self, task: Task) -> nn.Module:
         """The network that learnt from the inferred environments."""
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
-        slopes = task.scores(reference, slope)
+        slopes = task.scores(reference, scale_slope)
         with task.journal.timed("groups"):
             environment = self.environments(slopes, task.seed)  # stage 2
         task.journal.note("environment", environment.to(torch.int8))
-        dro = self.learner == "groupdro"  # on environment x label; IRM on environments
+        fresh, dro = task.new_model("second"), self.learner == "groupdro"  # on environment x label; IRM on environments
         groups = torch.from_numpy(consecutive((task.train.y * 2 * dro + environment).numpy()))
-        fresh = task.new_model("second")
         robust = (
             GroupDRO(fresh, groups, self.eta, self.adjustment) if dro else IRM(fresh, groups, self.penalty, self.anneal)
         )
@@ -61,26 +59,15 @@ class EIIL(Method):
         """(n,) 1 for the samples that the reference suits worse (a higher mean slope), 0 for the others."""
         first = infer(slopes, self.steps, self.lr, self.epsilon, torch_stream(seed, "environments")) > 0.5
         if not first.any() or first.all() or not slopes.any():
-            log.warning(
-                "EIIL found one environment only: the reference model is equally wrong, or right, about all %d rows; "
-                "change its length (reference=)",
-                len(slopes),
-            )
+            log.warning("EIIL found one environment only: the reference suits all samples alike; change reference=")
             return torch.zeros(len(slopes), dtype=torch.long)
         environment = (first if slopes[first].mean() >= slopes[~first].mean() else ~first).long()
         astray = float((environment != (slopes > 0)).float().mean())
-        if astray > UNDECIDED:
+        if astray > 0.1:
             log.warning(
-                "EIIL left %.0f%% of the rows where chance had put them: the reference model fits most rows too well; "
-                "shorten it (reference=), raise steps or lower epsilon",
-                100 * astray,
+                "EIIL left %.0f%% of samples where chance had put them: lower reference= or epsilon=", 100 * astray
             )
         return environment
-
-
-def slope(outputs: Outputs) -> Tensor:
-    """(n,) how fast the cross-entropy grows with a scale of all logits, at 1; above 0 mostly where misclassified."""
-    return (outputs.residual * outputs.logits).sum(1)
 
 
 def infer(slopes: Tensor, steps: int, lr: float, epsilon: float, stream: torch.Generator) -> Tensor:

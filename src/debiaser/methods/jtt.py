@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.learn.forward import Outputs, call
+from debiaser.learn.forward import call
 from debiaser.learn.losses import Supervised
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
@@ -35,20 +35,19 @@ class JTT(Method):
         """The network of the second training."""
         recorded = Recorded(task.new_model(), len(task.train))
         identifier = task.fit(recorded, "identification", length=self.identification)
-        error = recorded.wrong if self.error_set == "train" else task.scores(identifier, misclassified)
+        error = recorded.wrong
+        if self.error_set == "eval":
+            error = task.scores(identifier, lambda seen: (seen.logits.argmax(1) != seen.labels).float())
         task.journal.note("error", error.to(torch.int8))
         return task.fit(Supervised(task.new_model("final")), "final", sampler=self.sampler(error, task.seed))
 
     def sampler(self, error: Tensor, seed: int) -> ScoreSampler | None:
         """Draws of samples that count 1 + upweight times where they are errors; None where all count the same."""
-        errors, rows = int(error.sum()), len(error)
-        if 0 < errors < rows:
+        errors, samples = int(error.sum()), len(error)
+        if 0 < errors < samples:
             return ScoreSampler(1 + self.upweight * error.double(), seed=seed)
-        log.warning(
-            "JTT's first model gets %s of %d wrong, so no row counts more than another and the second training is "
-            "plain training; %s the first one (identification=)",
-            *(("every row", rows, "lengthen") if errors else ("no row", rows, "shorten")),
-        )
+        told = "JTT's first model misclassifies %s of %d samples, so the second training is plain; %s identification="
+        log.warning(told, "all" if errors else "none", samples, "lengthen" if errors else "shorten")
         return None
 
 
@@ -65,8 +64,3 @@ class Recorded(Supervised):
         logits = call(self.model, batch.x)
         self.wrong[batch.rows] = logits.detach().argmax(1) != batch.y
         return torch.mean(self.loss(logits, batch.y))
-
-
-def misclassified(outputs: Outputs) -> Tensor:
-    """(n,) 1 where the prediction is not the label, 0 where it is."""
-    return (outputs.logits.argmax(1) != outputs.labels).float()

@@ -11,8 +11,6 @@ from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
 
-FLOOR = 1e-8  # no probability is exactly 0
-
 
 @dataclass(frozen=True)
 class PGD(Method):
@@ -46,7 +44,7 @@ class PGD(Method):
         super().__post_init__()
         check_norm(self.p, self.power)
         if self.joint and self.use == "reweight":
-            raise Misuse("joint=true draws rows by score; it does not go with use=reweight")
+            raise Misuse("joint=true draws samples by score; it does not go with use=reweight")
         if self.parameters == "all" and (self.score != "gradient" or self.bias):
             raise Misuse("parameters=all is the gradient of every parameter; leave score and bias as they are")
 
@@ -77,6 +75,6 @@ class PGD(Method):
             scores = task.measured(lambda each: norms_of(biased, each, *norm, self.bias, self.parameters), augmented)
         else:
             scores = task.scores(biased, loss_score if self.score == "loss" else residual_norm(*norm), augmented)
-        scores = scores.clamp_min(FLOOR)
+        scores = scores.clamp_min(1e-8)  # no probability is exactly 0
         task.journal.note("score", scores)
         return scores

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import isfinite
 from operator import ge, gt, le, lt
-from types import NoneType
 from typing import Any, get_args
 
 import numpy as np
@@ -68,7 +67,7 @@ class Method:
                 continue
             if not (isfinite(value) and all(LIMITS[limit][0](value, bound) for limit, bound in limits.items())):
                 allowed = " and ".join(f"{LIMITS[limit][1]} {bound:g}" for limit, bound in limits.items())
-                optional = ", or none" if NoneType in get_args(each.type) else ""
+                optional = ", or none" if type(None) in get_args(each.type) else ""
                 raise Misuse(f"{each.name} must be a finite number {allowed}{optional}, got {value:g}")
 
     def fit(self, task: "Task") -> nn.Module:
@@ -147,10 +146,9 @@ class Task:
         self.processes.agree(f"how stage '{stage}' begins", key)
         with self.processes.held(lambda: self.checkpoints.stage(key)) as checkpoint:
             history = engine.fit(objective, plan, checkpoint or Checkpoint(None), until)
-        journal = self.journal
-        journal.stages[key] = bool(owner)
-        journal.seconds[stage] = sum(row["seconds"] for row in history)
-        journal.history = [row for row in journal.history if row["stage"] != stage] + history  # a stage that went on
+        self.journal.stages[key] = bool(owner)
+        self.journal.seconds[stage] = sum(row["seconds"] for row in history)
+        self.journal.history = [row for row in self.journal.history if row["stage"] != stage] + history
         return objective.model
 
     def outputs(self, model: nn.Module, split: Split | None = None) -> Outputs:
