@@ -96,10 +96,10 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """Per row: missed by the easy model, probability (s, n) that its label is wrong, and what that makes it.
+    """Per sample: misclassified by the biased model?, probability (s, n) of a wrong label, and what that makes it.
 
     judge: what the judging models say, None where there was nothing to judge; noise (s,): the share of
-    wrong labels among missed rows that it was found with; abstains: why no kind is asserted, empty where kinds are.
+    wrong labels among misclassified samples that it was found with; abstains: why no kind is asserted, else empty.
     """
 
     misclassified: NDArray[np.bool_]
@@ -111,7 +111,7 @@ class Diagnosis:
 
     @property
     def wrong(self) -> Vector:
-        """(n,) probability that the label is wrong; 0 for rows that the easy model gets right."""
+        """(n,) probability that the label is wrong; 0 for samples that the biased model gets right."""
         return np.asarray(self.wrong_by_seed.mean(0))
 
     @property
@@ -126,7 +126,7 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
     """What the rows that the easy model misses are, by models that see these rows more often than they are.
 
     One step of nu and pi for each training. Steps to the fixed point under one model would end at pi = 1 wherever it is
-    not yet sure of the rows that go against the rule, and no later model would see these more often than noise.
+    not yet sure of the samples that go against the rule, and no later model would see these more often than noise.
     """
     inside = trainer.fold >= 0
     misclassified = inside & (biased.answer != trainer.y)
@@ -150,9 +150,9 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
 
 
 def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: Vector) -> Vector:
-    """(n,) draws: class-balanced over rows the easy model gets right, and a share over those it misses.
+    """(n,) draws: class-balanced over samples the biased model gets right, and a share over the others.
 
-    The share shrinks until the draws rest on enough rows.
+    The share shrinks until the draws rest on enough samples.
     """
     outside = trainer.balanced(~misclassified)
     doubted = np.where(misclassified, np.maximum(1 - wrong, LEAST), 0.0)
@@ -168,7 +168,7 @@ def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: V
 def likelihoods(judge: Vector, biased: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
     """(m,) Ln, were the label wrong: sum over c other than y of d[c] pb[c] / (1 - pb[y]); and Lr = d[y], were it right.
 
-    d (m, k): the judging model; pb (m, k): the easy one.
+    d (m, k): the judging model; pb (m, k): the biased one.
     """
     own = label[:, None]
     right = np.take_along_axis(judge, own, 1)[:, 0]
@@ -195,7 +195,7 @@ def name_kinds(inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wron
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """Rows (m,) with the named property of rows of another class, and what models that never saw them say.
+    """Samples (m,) with the named property of samples of another class, and what models that never saw them say.
 
     biased (m, k) and judge (s, m, k) are probabilities.
     """
@@ -276,7 +276,7 @@ def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:
 
 
 def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
-    """Rows that follow the rule, made to go against it: each takes the view from its donor of another class."""
+    """Samples that follow the rule, made to go against it: each takes the view from its donor of another class."""
     pool = trainer.rows
     follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
     mixed = numpy_stream(trainer.seed, "planted").permutation(follows)
@@ -295,7 +295,7 @@ def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFol
 
 
 def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagnosis: Diagnosis, unit: Rows) -> Controls:
-    """What the rule for kinds calls planted conflicts, and labels that were flipped on rows that follow the rule."""
+    """What the rule for kinds calls planted conflicts, and labels that were flipped on samples that follow the rule."""
     assert diagnosis.judge is not None
     assert diagnosis.noise is not None
     label = trainer.y[planted.rows]
@@ -317,6 +317,6 @@ def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagno
 
 
 def called(biased: Vector, judge: NDArray[np.float64], label: Rows, noise: Vector) -> NDArray[np.bool_]:
-    """(m,) whether rows with these labels would be called mislabelled: sure in all seeds."""
+    """(m,) whether samples with these labels would be called mislabelled: sure in all seeds."""
     sure = [posterior(pi, *likelihoods(each, biased, label)) > SURE for pi, each in zip(noise, judge, strict=True)]
     return np.asarray(np.stack(sure).all(0))

@@ -1,4 +1,4 @@
-"""Numbers with their uncertainty: a mean over rows and an interval that resamples units, not rows."""
+"""Numbers with their uncertainty: a mean over samples and an interval that resamples units."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -133,11 +133,11 @@ class Exported:
     enter: Callable[[Any], Tensor]
 
     def probability(self, inputs: Any) -> NDArray[np.float64]:
-        """(b, k) for pictures (b, 3, size, size) uint8, or b texts."""
+        """(b, k) for images (b, 3, size, size) uint8, or b texts."""
         return probabilities(self.model, self.enter(inputs))
 
 
-def read_exported(folder: Path, device: str = "cpu") -> Exported:
+def read_exported(folder: Path) -> Exported:
     """The exported model of a folder."""
     try:
         config = json.loads((folder / "config.json").read_text())
@@ -149,19 +149,19 @@ def read_exported(folder: Path, device: str = "cpu") -> Exported:
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
     try:
-        return _exported(folder, config, state, device)
+        return _exported(folder, config, state)
     except Problem:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, MemoryError) as error:
         raise Problem(f"the config.json in {folder} is not whole; export the model again") from error
 
 
-def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor], device: str) -> Exported:
+def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Exported:
     """The model that a config describes, with these weights."""
     how, size = config["preprocessing"], config["preprocessing"]["size"]
     if not (isinstance(size, int) and 0 <= size <= LARGEST):
         raise ValueError(size)
-    encoder = find_encoder(config["kind"], how["encoder"], device) if how["encoder"] else None
+    encoder = find_encoder(config["kind"], how["encoder"]) if how["encoder"] else None
     if encoder is not None and encoder.identity != how["encoder_identity"]:
         raise Problem(
             f"the encoder {encoder.name} here has other weights than the one this model was trained on; its answers "

@@ -120,7 +120,7 @@ def write_weights(path: Path, ids: NDArray[np.str_], probability: Vector) -> Non
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Row numbers: everything that is shown, the triplets, and the rows where the models' looks are drawn."""
+    """Row numbers: everything that is shown, the triplets, and the samples where the models' looks are drawn."""
 
     shown: Rows
     triplets: list[dict[str, int]]
@@ -128,7 +128,7 @@ class Chosen:
 
 
 def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
-    """Everything but the rows themselves."""
+    """Everything but the samples themselves."""
     own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     y, unit = own.y.numpy(), own.unit
     right = examined.biased.answer[pool] == y[pool]
@@ -193,7 +193,7 @@ def rests_on(effective: Estimate, n: int, kind: str) -> str:
 
 
 def plane(examined: Examined) -> list[dict[str, Any]] | None:
-    """Rows by the probability that the easy and the judging models give to their label; planted ones among them."""
+    """Samples by the probability that the easy and the judging models give to their label; planted ones among them."""
     judge, y = examined.diagnosis.judge, examined.trainer.y
     if judge is None:
         return None
@@ -219,7 +219,7 @@ def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> lis
 
 
 def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
-    """Rows by score, on a scale of powers: all, and those that the easy model misses."""
+    """Samples by score, on a scale of powers: all, and those that the biased model misclassifies."""
     logs = np.log10(np.maximum(score, 1e-8))
     edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
     counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
@@ -234,7 +234,7 @@ def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
-    """The columns of scores.csv over the examined rows."""
+    """The columns of scores.csv over the examined samples."""
     own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     classes = np.array(own.classes, dtype=object)
     score, misclassified, wrong = examined.score[pool], diagnosis.misclassified[pool], diagnosis.wrong[pool]
@@ -256,13 +256,13 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
 
 
 def looks(examined: Examined) -> Rows:
-    """Up to LOOKS of the rows that the easy model misses, at random, the same for the same data."""
+    """Up to LOOKS of the samples that the biased model misclassifies, at random, the same for the same data."""
     misclassified = misclassified_rows(examined)
     return np.sort(numpy_stream(examined.trainer.seed, "looks").permutation(misclassified)[:LOOKS])
 
 
 def misclassified_rows(examined: Examined) -> Rows:
-    """The examined rows that the easy model misses, whatever was confirmed about them."""
+    """The examined samples that the biased model misclassifies, whatever was confirmed about them."""
     pool = examined.pool
     return np.asarray(pool[examined.biased.answer[pool] != examined.trainer.y[pool]])
 
@@ -290,7 +290,7 @@ def conflicting_share(examined: Examined) -> Estimate:
 
 
 def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
-    """The least share that the marks allow, and how it was found: every confirmed row counts; the random looks, all
+    """The least share that the marks allow, and how it was found: every confirmed sample counts; the random looks, all
     marked, stand for the rest."""
     marks, n = examined.diagnosis.kind, len(examined.pool)
     seen = examined.confirmed
@@ -306,8 +306,8 @@ def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
 
 
 def mislabelled_share(examined: Examined) -> Estimate:
-    """From 0 to 1: expected; from the rows called so, less those that planted conflicts lead one to expect, to all
-    that the easy model misses."""
+    """From 0 to 1: expected; from the samples called so, less those that planted conflicts lead one to expect, to all
+    that the biased model misclassifies."""
     diagnosis, pool = examined.diagnosis, examined.pool
     misclassified: NDArray[np.bool_] = diagnosis.misclassified[pool]
     expected = float(np.where(misclassified, diagnosis.wrong[pool], 0.0).mean())
@@ -325,7 +325,7 @@ def mislabelled_share(examined: Examined) -> Estimate:
 
 
 def choose(examined: Examined) -> Chosen:
-    """The rows to show: most and least against the rule in every class, likely mislabelled, triplets and looks."""
+    """The samples to show: most and least against the rule in every class, likely mislabelled, triplets and looks."""
     y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
     kind, material = examined.diagnosis.kind, examined.trainer.material
     inside = np.flatnonzero(answer >= 0)
@@ -367,7 +367,7 @@ def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list
 
 
 def input_gradients(subject: Subject, model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
-    """(b, s, s) where a small change of the picture changes the answer most, from 0 (nowhere) to 255."""
+    """(b, s, s) where a small change of the image changes the answer most, from 0 (nowhere) to 255."""
     x = pictures.float().requires_grad_(True)
     with torch.enable_grad():
         logits = call(model.eval(), subject.flow(x))

@@ -384,14 +384,14 @@ class Subject:
         return told
 
 
-def prepare(own: OwnData, backbone: str | None, device: str = "cpu", finetune: bool = False) -> Subject:
+def prepare(own: OwnData, backbone: str | None, finetune: bool = False) -> Subject:
     """The samples with their inputs on disk: found there, finished, or made; to finetune, the list of what is read."""
     name = own.inputs.identity
     if own.kind == "image" and backbone is None and not finetune and pictures_of(own).largest_side <= LARGEST:
         size = max(SMALLEST, pictures_of(own).largest_side)
         array = pixels(name, len(own), stream_of(own, size), size, cache_folder())
         return Subject(own, Material(file_of(array), own.classes, f"{name}:{size}"), None, size)
-    encoder = find_encoder(own.kind, backbone, device)
+    encoder = find_encoder(own.kind, backbone)
     if finetune:
         return Subject(own, whole_material(own, encoder, cache_folder()), encoder, encoder.size)
     array = features(encoder, name, len(own), stream_of(own, encoder.size), cache_folder())

@@ -82,7 +82,7 @@ def find_leakage(
 
 
 def one_of_each(unit: Rows, seed: int) -> Rows:
-    """One row of every unit, at random."""
+    """One sample of every unit, at random."""
     mixed = numpy_stream(seed, "suspects", "units").permutation(len(unit))
     return np.sort(mixed[np.unique(unit[mixed], return_index=True)[1]])
 
@@ -91,7 +91,7 @@ def one_of_each(unit: Rows, seed: int) -> Rows:
 
 
 def coded_values(values: NDArray[Any]) -> tuple[Rows, list[str]]:
-    """(n,) the number of each row's value, and the values' names: numbers cut at quantiles, rare values as others.
+    """(n,) the number of each sample's value, and the values' names: numbers cut at quantiles, rare values as others.
 
     The labels have no part in it.
     """
@@ -189,7 +189,7 @@ def false_discovery_rates(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def error_rates(code: Rows, wrong: NDArray[np.bool_], names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Value, rows and the easy model's error rate in percent, for the most frequent values."""
+    """Value, samples and the biased model's error rate in percent, for the most frequent values."""
     counts, errors = (np.bincount(code, weights, len(names)) for weights in (None, wrong.astype(float)))
     largest = np.argsort(-counts, kind="stable")[:SHOWN]
     return tuple(
@@ -202,10 +202,10 @@ def error_rates(code: Rows, wrong: NDArray[np.bool_], names: Sequence[str]) -> t
 def empty_cells(
     code: Rows, y: Rows, unit: Rows, names: Sequence[str], classes: Sequence[str]
 ) -> tuple[dict[str, Any], ...]:
-    """Pairs of value and label without a row where at least FEWEST units would be expected."""
+    """Pairs of value and label without a sample where at least FEWEST units would be expected."""
     table = np.zeros((len(names), len(classes)), np.int64)
     np.add.at(table, (code, y), 1)
-    each = np.unique(np.stack([code, y, unit], 1), axis=0)  # rows of one unit that agree in both are one
+    each = np.unique(np.stack([code, y, unit], 1), axis=0)  # samples of one unit that agree in both are one
     values, labels = np.bincount(each[:, 0], minlength=len(names)), np.bincount(each[:, 1], minlength=len(classes))
     expected = np.outer(values, labels) / len(each)
     return tuple(

@@ -136,7 +136,7 @@ def root_and_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def frame(x: Tensor, donors: Tensor) -> Tensor:
-    """The donor's border, a fourteenth of the side wide, around the picture's inside."""
+    """The donor's border, a fourteenth of the side wide, around the image's inside."""
     wide = max(1, round(min(x.shape[-2:]) / 14))
     inside = (..., slice(wide, -wide), slice(wide, -wide))
     mixed = donors.clone()
@@ -170,7 +170,7 @@ def detail(x: Tensor, donors: Tensor) -> Tensor:
     return result
 
 
-HIGH = 0.3  # waves per pixel; 0.5 is the finest that a picture can hold
+HIGH = 0.3  # waves per pixel; 0.5 is the finest that an image can hold
 
 
 # --- statistics of blocks -------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ HIGH = 0.3  # waves per pixel; 0.5 is the finest that a picture can hold
 def block_energies(size: int, lowest: int) -> Callable[[Tensor, Tensor], Tensor]:
     """A change that gives every frequency (u, v) of size x size blocks, u + v >= lowest, the donor's energy.
 
-    Energies are means over all blocks, so the layout stays. Where the donor has less, the picture's coefficients
-    shrink; where it has more, the donor's own, from half a picture away, are added: a pattern arrives, no shape does.
+    Energies are means over all blocks, so the layout stays. Where the donor has less, the image's coefficients
+    shrink; where it has more, the donor's own, from half an image away, are added: a pattern arrives, no shape does.
     """
 
     def change(x: Tensor, donors: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ def to_blocks(x: Tensor, size: int) -> Tensor:
 
 
 def from_blocks(coefficients: Tensor, height: int, width: int) -> Tensor:
-    """The pictures (b, c, height, width) that have these coefficients."""
+    """The images (b, c, height, width) that have these coefficients."""
     waves = cosines(coefficients.shape[-1]).to(coefficients)
     x = (waves.T @ coefficients @ waves).transpose(3, 4)
     return x.flatten(4, 5).flatten(2, 3)[..., :height, :width]
@@ -262,7 +262,7 @@ def word_view(
     fold: NDArray[np.int64],
     none: str = NO_WORD,
 ) -> View:
-    """Which of the listed words a text holds: `listed[f]` were learnt outside fold f, `fold` (n,) is of the rows.
+    """Which of the listed words a text holds: `listed[f]` were learnt outside fold f, `fold` (n,) is of the samples.
 
     none: why nothing is listed, where that is so.
     """
@@ -322,7 +322,7 @@ def casing(text: str) -> str:
 
 def associations(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int64]) -> list[dict[str, float]]:
     """For each fold, every word's largest correlation (phi, from -1 to 1) with one label against the rest, learnt on
-    the rows of the other folds; words that hardly any text holds are left out."""
+    the samples of the other folds; words that hardly any text holds are left out."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     reader = CountVectorizer(binary=True, lowercase=True, token_pattern=WORD.pattern, min_df=min(FEWEST, len(texts)))
