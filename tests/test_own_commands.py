@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -224,6 +225,13 @@ def test_audit_of_a_dataset_in_memory(benchmark_digits: Benchmark, cache: Path) 
     split = benchmark_digits.train.subset(torch.arange(200))
     findings = audit(Split(split.y, split.read), epochs=1, workers=1)
     assert len(findings.scores) == 200 and "Findings:" in repr(findings)
+
+
+def test_audit_of_a_data_frame(pictures: Path, cache: Path) -> None:
+    paths = sorted(pictures.glob("*/*.png"))
+    frame = pd.DataFrame({"image": map(str, paths), "label": [path.parent.name for path in paths]})
+    findings = audit(frame, epochs=1, workers=1)
+    assert len(findings.scores) == COUNT and "audit(DATAFRAME, " in findings.summary["next"]["snippet"]
 
 
 def test_debias_compares_with_the_same_number_of_samples(debiased: tuple[Path, Any]) -> None:

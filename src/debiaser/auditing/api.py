@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -56,6 +57,9 @@ from debiaser.learn.sampler import effective_sample_size
 
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
+
+
+Source = str | Path | pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: 
 
     Args:
         source: a path (image folder `class/*.jpg`, CSV or Parquet file, saved Hugging Face dataset) or hub name; a
-            dataset of (image, label) or (text, label) pairs; or, with `pred_probs`, the labels (n,) alone.
+            DataFrame; a dataset of (image, label) or (text, label) pairs; or, with `pred_probs`, the labels (n,) alone.
         pred_probs: probabilities (n, classes) that a model of yours gives to samples it was not trained on: that model
             is examined, and none is trained.
         features: (n, h) what enters that model's last layer.
@@ -131,7 +135,7 @@ def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: 
         'cannot tell'
     """
     request = make_request(options)
-    data = isinstance(source, str | Path)
+    data = isinstance(source, Source)
     if pred_probs is not None and not data:
         if request.out is not None:
             raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
@@ -148,7 +152,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
     """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
 
     Args:
-        model: a network, or a path or hub name as of `audit`.
+        model: a network, or a path, hub name or DataFrame as of `audit`.
         dataset: what the network is trained on: pairs (x, y).
         *how: the method, and what else `debiaser.methods.debias` takes.
         **options: for a network those of `debiaser.methods.debias`; for data those of `audit` and `max_cost`.
@@ -167,7 +171,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         >>> findings.summary["helped"], findings.summary["model_dir"]  # doctest: +SKIP
         (True, 'debiased/model')
     """
-    if not isinstance(model, str | Path) or dataset is not None:
+    if not isinstance(model, Source) or dataset is not None:
         from debiaser.methods.debias import debias as debias_network
 
         return debias_network(model, dataset, *how, **options)
@@ -198,7 +202,7 @@ def read_subject(source: Any, request: Request, need_test: bool = False) -> Subj
     """The samples with their inputs; where images changed meanwhile, what is there now is read once more."""
 
     def attempt() -> Subject:
-        data = isinstance(source, str | Path)
+        data = isinstance(source, Source)
         found = read_own(source, request.columns, request.seed, need_test=need_test) if data else own_of(source)
         return prepare(found, request.backbone, finetune=request.finetune)
 
@@ -279,7 +283,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
         steps.append(f"Check labels first where they are likely wrong: {wrong:,} rows.")
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
-    snippet = f"import debiaser\nfindings = debiaser.{verb}({own.source!r}{named})\nprint(findings)"
+    source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
+    snippet = f"import debiaser\nfindings = debiaser.{verb}({source}{named})\nprint(findings)"
     if model_dir:
         steps.append("Use the exported model with the line below; its folder holds a card with the evidence.")
         snippet = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"

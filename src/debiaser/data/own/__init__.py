@@ -173,7 +173,7 @@ def _digest(*words: str) -> str:
 def _found(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
     """The samples of a source of whatever kind."""
     if isinstance(source, pd.DataFrame):
-        return read_table(read_frame(source), "a DataFrame", columns)
+        return read_table(read_frame(source), type(source).__name__, columns)
     if not str(source):  # as a path it would be the folder one stands in
         raise Misuse("the source is empty; name a folder of pictures, a table or a dataset")
     path = Path(source)
