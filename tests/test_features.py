@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.encoders import Encoder
-from debiaser.learn.features import features, pixels
+from debiaser.learn.encoders import Encoder, features, pixels
 from debiaser.progress import listening
 
 N, SIZE, WIDTH = 1300, 4, 6
@@ -103,7 +102,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_features import N, encoder, inputs
-from debiaser.learn.features import features
+from debiaser.learn.encoders import features
 import torch
 
 def slow(rows):

@@ -49,7 +49,7 @@ from debiaser.data.own import Columns, OwnData, read_own
 from debiaser.data.own.splits import folds
 from debiaser.errors import Misuse, Problem
 from debiaser.io import make_folder, replacing
-from debiaser.learn.features import pixels
+from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
 from debiaser.learn.machine import environment

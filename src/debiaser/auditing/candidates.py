@@ -15,7 +15,7 @@ from debiaser.auditing.verdict import STRENGTH, Examined
 from debiaser.auditing.views import View
 from debiaser.data.cache import ArrayCache
 from debiaser.io import numpy_stream
-from debiaser.learn.features import fill
+from debiaser.learn.encoders import fill
 from debiaser.learn.groups import balancing_weights
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"

@@ -23,8 +23,7 @@ from debiaser.data.own.splits import deal
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_json
-from debiaser.learn.encoders import Encoder, find_encoder
-from debiaser.learn.features import Stream, features, pixels
+from debiaser.learn.encoders import Encoder, Stream, features, find_encoder, pixels
 from debiaser.learn.nets import FeatureHead, new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.debias import as_split

@@ -1,22 +1,26 @@
-"""Frozen pretrained encoders, found by name: images or texts in, features out."""
+"""Frozen pretrained encoders, found by name: images or texts in, features out, of whole datasets kept in a cache."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from debiaser.data.cache import Array, ArrayCache, Rows
 from debiaser.data.sources import KEPT, WEIGHTS, digest
 from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.nets import load_model, load_tokenizer, model_folder
+from debiaser.progress import task
 
+Stream = Callable[[Tensor], Iterable[tuple[Tensor, Any]]]  # rows to read; parts of them come out, each with its inputs
 DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
 TOKENS = 256  # of a text, at most
 ABSENT = -1  # where a text has no more tokens
@@ -209,6 +213,36 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise Problem(f"{name} cannot turn texts into features; name a text model") from error
     return Encoder(name, "text", 0, width, identity, module, encode, lambda texts: together(tokens_of(texts)), flow)
+
+
+# Features and pixels of whole datasets, computed once and mapped from their files in the cache
+
+
+def features(encoder: Encoder, identity: str, n: int, stream: Stream, folder: Path) -> Array:
+    """(n, width) float32, read-only, mapped from its file in the folder; `stream` is asked only for missing rows.
+
+    `identity` names the data: the same words must mean the same n inputs in the same order.
+    """
+    cache = ArrayCache(folder, (n, encoder.width), np.float32, "features", encoder.identity, identity)
+    return fill(cache, stream, encoder.encode)
+
+
+def pixels(identity: str, n: int, stream: Stream, size: int, folder: Path) -> Array:
+    """(n, 3, size, size) uint8, read-only, mapped from its file in the folder; as `features`."""
+    return fill(ArrayCache(folder, (n, 3, size, size), np.uint8, "pixels", identity), stream, torch.as_tensor)
+
+
+def fill(cache: ArrayCache, stream: Stream, encode: Callable[[Any], Tensor]) -> Array:
+    """The whole array of a cache, made of what `encode` gives for the inputs of its missing rows."""
+    n = cache.shape[0]
+
+    def compute(absent: Rows) -> Iterator[tuple[Rows, Array]]:
+        with task(cache.what, n, n - len(absent)) as advance:
+            for rows, inputs in stream(torch.from_numpy(absent)):
+                yield rows.numpy(), encode(inputs).numpy()
+                advance(len(rows))
+
+    return cache.fill(compute)
 
 
 # EfficientNet-Lite0 (Tan and Le 2019; the Lite variant without squeeze-and-excite, ReLU6 instead of swish)

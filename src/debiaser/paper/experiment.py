@@ -22,9 +22,8 @@ from debiaser.errors import Misuse, Problem
 from debiaser.io import locked, make_folder, write_arrays, write_json
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
-from debiaser.learn.encoders import Encoder, find_encoder
+from debiaser.learn.encoders import Encoder, features, find_encoder
 from debiaser.learn.engine import Row
-from debiaser.learn.features import features
 from debiaser.learn.forward import predict
 from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
