@@ -26,10 +26,8 @@ from debiaser.auditing.diagnosis import (
 )
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.inputs import Material, of_steps
-from debiaser.data.cache import load_arrays
 from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
-from debiaser.io import write_arrays
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
 
@@ -146,17 +144,6 @@ def test_a_model_that_is_not_whole_is_trained_again_and_that_is_said(
     model.write_bytes(whole[:-5]) if harm == "cut" else model.unlink()
     run_jobs([job], tmp_path, "easy")
     assert model.read_bytes() == whole and "it is trained again" in caplog.text
-
-
-def test_a_bit_that_flipped_in_what_was_kept_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Inside the packed bytes, where neither the length nor the index of the file tells."""
-    path = tmp_path / "kept.npz"
-    write_arrays(path, rows=np.random.default_rng(0).integers(0, 9, 5000))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    path.write_bytes(content)
-    assert load_arrays(path) is None and "is damaged" in caplog.text
-    assert load_arrays(tmp_path / "absent.npz") is None and caplog.text.count("damaged") == 1
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

@@ -50,7 +50,7 @@ class Findings:
     Example:
         >>> import numpy as np, debiaser
         >>> found = debiaser.audit(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
-        >>> found.verdict, found.scores.argmax()
+        >>> found.verdict, int(found.scores.argmax())
         ('cannot tell', 2)
     """
 
