@@ -48,7 +48,7 @@ def test_memory_is_that_of_a_fresh_process() -> None:
 
 
 def test_what_computes_the_same_gives_the_same() -> None:
-    with CLAIMS["scoring"].ways(True) as ways:
+    with CLAIMS["scoring"].prepared(True) as ways:
         results = {name: way.run() for name, way in ways.items()}
     apart = {name: difference(results["ours"], other) for name, other in results.items()}
     assert {"one backward per sample", "vmap of grad"} <= set(apart)

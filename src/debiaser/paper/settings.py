@@ -29,9 +29,9 @@ class Setting:
     """
 
     net: str
-    rho: float | None
-    augment: str | None
     recipes: Mapping[str, Recipe]
+    rho: float | None = None
+    augment: str | None = None
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     normalise: "Colours | None" = None
@@ -57,8 +57,6 @@ CMNIST_PAPER = Recipe(name="paper", epochs=100, lr=0.02, schedule="step", single
 
 # Ten epochs to identify the errors, of a hundred (D20).
 JTT_PAPER: Stages = {"identification": {"epochs": 10}}
-# EIIL's first model is short as well: a tenth, said here since `fast` says by its stages how long the first one is.
-EIIL_PAPER: Stages = {"reference": {"epochs": 10}}
 
 # What PGD's biased stage was found to need holds for every first model that is to take the shortcut, and only that:
 # short, slow, on clean pictures (docs/recipes.md). The rest of the epochs goes to the second model.
@@ -67,8 +65,14 @@ SECOND: Mapping[str, Any] = {"epochs": 16}
 
 
 def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tuple[str, str], Stages]:
-    """What differs in the first and the second stage of every method that has two, in the recipe `fast`."""
+    """What differs in the first and the second stage of every method that has two, in the recipe `fast`.
+
+    And what differs in `paper`: first models that are short.
+    """
     return {
+        ("paper", "jtt"): JTT_PAPER,
+        # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
+        ("paper", "eiil"): {"reference": {"epochs": 10}},
         ("fast", "pgd"): {"biased": first, "debiased": second},
         ("fast", "jtt"): {"identification": first, "final": second},
         **{("fast", each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
@@ -85,8 +89,6 @@ CMNIST = Setting(
         **two_stages(FIRST, SECOND),
         ("fast", "lff"): {"lff": {"lr": 0.2, "augment": False}},
         ("fast", "disen"): {"disen": {"lr": 0.02}},  # its lambdas multiply the steps: lower rates fit aligned rows too
-        ("paper", "jtt"): JTT_PAPER,
-        ("paper", "eiil"): EIIL_PAPER,
     },
     methods={
         # the stages above are short themselves; Adam's usual epsilon swamps the gradient of one row among 54,000
@@ -109,8 +111,6 @@ MBMNIST = Setting(
     },
     stages={
         **two_stages({"epochs": 3, "lr": 0.02, "augment": False}, {"epochs": 13}),  # the shares of CMNIST
-        ("paper", "jtt"): JTT_PAPER,
-        ("paper", "eiil"): EIIL_PAPER,
     },
     methods={"eiil": {"reference": 1}},
 )
@@ -127,8 +127,6 @@ CCIFAR = Setting(
     },
     stages={
         **two_stages({"epochs": 4, "augment": False}, {"epochs": 8}),  # corruptions take longer to learn than colours
-        ("paper", "jtt"): JTT_PAPER,
-        ("paper", "eiil"): EIIL_PAPER,
     },
     methods={"eiil": {"reference": 1}},
     normalise=CIFAR_COLOURS,
@@ -146,7 +144,6 @@ CIFAR10 = replace(
 
 BAR = Setting(
     net="resnet18",
-    rho=None,
     augment="photograph",
     recipes={
         "paper": replace(CMNIST_PAPER, batch_size=16, lr=5e-4, weight_decay=1e-5, decay_every=20),
@@ -179,8 +176,6 @@ BFFHQ = Setting(
 # The table's row, which is BPA's, with ResNet-50 for the table `real_2` and `--net resnet18` for `real_3` (D15).
 CELEBA = Setting(
     net="resnet50",
-    rho=None,
-    augment=None,
     recipes={
         "paper": replace(CCIFAR.recipes["paper"], epochs=100, lr=1e-4, weight_decay=1e-2, schedule="cosine"),
         "fast": Recipe(name="fast", epochs=5, batch_size=128, optimizer="adam", lr=1e-4, weight_decay=1e-2),
@@ -196,8 +191,6 @@ CIVILCOMMENTS_PAPER = replace(
 )
 CIVILCOMMENTS = Setting(
     net="bert",
-    rho=None,
-    augment=None,
     recipes={"paper": CIVILCOMMENTS_PAPER, "fast": replace(CIVILCOMMENTS_PAPER, name="fast", epochs=1, single_stage=2)},
     stages={("paper", "jtt"): {"identification": {"epochs": 2}}},
     methods={"jtt": {"upweight": 6}},  # JTT's own (its README)

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,15 +127,7 @@ def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
 def coloured_digits(rows: int) -> Split:
     """So many rows of coloured digits of 28 pixels: those that ship with scikit-learn, over and over."""
     train = digits.load(None, 0.05, 0).train
-    place = torch.arange(rows) % len(train)
-    return train.subset(place)
-
-
-def features(rows: int, width: int = 32, classes: int = 10) -> Split:
-    """So many rows of random features with labels."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=generator)
-    return Split.of(x, torch.randint(0, classes, (rows,), generator=generator))
+    return train.subset(torch.arange(rows) % len(train))
 
 
 def as_bytes(split: Split) -> np.ndarray:
@@ -209,7 +201,15 @@ def as_tensor(image: Image.Image) -> Tensor:
 def augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     """Crop and rotation as one affine transform, then saturation and hue, as the paper's augmentation has them."""
     width, height = image.size
-    w, h, left, top = draw_crop(width, height, rng)
+    for _ in range(10):
+        ratio = math.exp(rng.uniform(math.log(PAPER.ratio[0]), math.log(PAPER.ratio[1])))
+        area = width * height * rng.uniform(LOW, HIGH)
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if w <= width and h <= height:
+            left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+            break
+    else:  # none of ten fits: the whole picture
+        w, h, left, top = width, height, 0, 0
     angle = math.radians(rng.uniform(-PAPER.rotate, PAPER.rotate))
     a, b = w / width * math.cos(angle), w / width * math.sin(angle)
     d, e = -h / height * math.sin(angle), h / height * math.cos(angle)
@@ -222,37 +222,12 @@ def augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     return Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
 
 
-def draw_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Width, height, left and top of a random crop; the whole picture after ten that do not fit."""
-    for _ in range(10):
-        ratio = math.exp(rng.uniform(math.log(PAPER.ratio[0]), math.log(PAPER.ratio[1])))
-        area = width * height * rng.uniform(LOW, HIGH)
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if w <= width and h <= height:
-            return w, h, int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
-    return width, height, 0, 0
-
-
-def kornia_augmentation() -> Any | None:
-    """The same with kornia's batched layers, if kornia is installed."""
-    try:
-        from kornia import augmentation
-    except ImportError:
-        return None
-    return nn.Sequential(
-        augmentation.RandomResizedCrop((28, 28), scale=(LOW, min(HIGH, 1.0)), ratio=PAPER.ratio),
-        augmentation.RandomRotation(PAPER.rotate, p=1.0),
-        augmentation.ColorJitter(0.0, 0.0, PAPER.saturation, PAPER.hue, p=1.0),
-    )
-
-
 # The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed.
 
 Ways = dict[str, Way]
 BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
 
 
-@contextmanager
 def training(quick: bool) -> Iterator[Ways]:
     """Training steps with augmentation: ours, the same of stock layers, and a DataLoader that augments with Pillow."""
     steps, split = (2 if quick else 60), coloured_digits(4 * BATCH if quick else 128 * BATCH)
@@ -293,7 +268,6 @@ def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
     return run
 
 
-@contextmanager
 def whole(quick: bool) -> Iterator[Ways]:
     """PGD from start to end, and two vanilla trainings, each as long as one of its stages."""
     split = coloured_digits(2 * BATCH if quick else 20 * BATCH)
@@ -307,7 +281,6 @@ def whole(quick: bool) -> Iterator[Ways]:
     yield {"ours": Way(partial(run, PGD())), "two vanilla trainings": Way(partial(run, single, single))}
 
 
-@contextmanager
 def scoring(quick: bool) -> Iterator[Ways]:
     """Per-sample gradient norms in the last layer of SimConv-1."""
     rows = 64 if quick else 4096
@@ -381,7 +354,6 @@ def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
     return {"opacus, last layer": Way(run)}
 
 
-@contextmanager
 def sampling(quick: bool) -> Iterator[Ways]:
     """An epoch of rows drawn by score."""
     rows, scanned = (500, 5) if quick else (54_000, 200)
@@ -400,13 +372,12 @@ def sampling(quick: bool) -> Iterator[Ways]:
     }
 
 
-@contextmanager
 def augmenting(quick: bool) -> Iterator[Ways]:
     """A batch of 28-pixel pictures augmented as in the paper."""
     rows = 16 if quick else 8 * BATCH
     split = coloured_digits(rows)
     x, pixels = split.batch(torch.arange(rows)).x, as_bytes(split)
-    generator, rng, layers = torch.Generator(), np.random.default_rng(0), kornia_augmentation()
+    generator, rng = torch.Generator(), np.random.default_rng(0)
 
     def by_pillow() -> None:
         for picture in pixels:
@@ -417,10 +388,18 @@ def augmenting(quick: bool) -> Iterator[Ways]:
             change(part)  # type: ignore[operator]
 
     ways = {"ours": Way(partial(in_batches, lambda part: PAPER(part, generator))), "Pillow": Way(by_pillow)}
-    yield ways | ({"kornia": Way(partial(in_batches, layers))} if layers is not None else {})
+    with suppress(ImportError):
+        from kornia import augmentation as kornia
+
+        layers = nn.Sequential(
+            kornia.RandomResizedCrop((28, 28), scale=(LOW, min(HIGH, 1.0)), ratio=PAPER.ratio),
+            kornia.RandomRotation(PAPER.rotate, p=1.0),
+            kornia.ColorJitter(0.0, 0.0, PAPER.saturation, PAPER.hue, p=1.0),
+        )
+        ways["kornia"] = Way(partial(in_batches, layers))
+    yield ways
 
 
-@contextmanager
 def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
     """JPEG files as batches of 224-pixel floats."""
     with jpegs(4 if quick else 400 * SIZE // side, side) as paths:
@@ -435,19 +414,11 @@ def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
         yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
 
 
-@contextmanager
 def starting(quick: bool) -> Iterator[Ways]:  # noqa: ARG001 (nothing here can be smaller)
     """A Python that starts: to show the help of the command, to import the package, to import torch."""
-
-    def by(*words: str) -> Way:
-        return Way(partial(in_fresh_process, *words))
-
-    yield {
-        "ours": by("-m", "debiaser", "--help"),
-        "import debiaser": by("-c", "import debiaser"),
-        "import torch": by("-c", "import torch"),
-        "Python alone": by("-c", ""),
-    }
+    codes = {"import debiaser": "import debiaser", "import torch": "import torch", "Python alone": ""}
+    others = {name: Way(partial(in_fresh_process, "-c", code)) for name, code in codes.items()}
+    yield {"ours": Way(partial(in_fresh_process, "-m", "debiaser", "--help")), **others}
 
 
 # The claims, and what measuring them gives: one plain dictionary per claim, for JSON and for the page.
@@ -461,10 +432,14 @@ class Claim:
     """
 
     title: str
-    ways: Callable[[bool], AbstractContextManager[Ways]]
+    ways: Callable[[bool], Iterator[Ways]]
     rounds: int = 7
     at_most: float | None = None
     memory: bool = True
+
+    def prepared(self, quick: bool) -> AbstractContextManager[Ways]:
+        """Its ways, for as long as it is open."""
+        return contextmanager(self.ways)(quick)
 
 
 CLAIMS: dict[str, Claim] = {
@@ -492,9 +467,8 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 def measure(only: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     """What was found for each claim, with the facts of the machine; `quick` shows that it runs, not how fast."""
-    names = chosen(only)
     found: dict[str, Any] = {"quick": quick, "environment": environment("cpu", 1), "claims": []}
-    for name in names:
+    for name in chosen(only):
         rounds = len(FEW if quick else SIZES) if name == "growth" else (2 if quick else CLAIMS[name].rounds)
         with task(name, rounds) as advance:
             if name == "growth":
@@ -507,7 +481,7 @@ def measure(only: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
 def judged(name: str, rounds: int, quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
     """The ratios of one claim, seconds, and peak memory of each way."""
     claim = CLAIMS[name]
-    with claim.ways(quick) as ways:
+    with claim.prepared(quick) as ways:
         results = {way: each.run() for way, each in ways.items()}  # also warms up
         times = interleaved(ways, rounds, advance)
     others = [way for way in results if way != "ours"]
@@ -528,7 +502,7 @@ def judged(name: str, rounds: int, quick: bool, advance: Callable[[], None]) -> 
 
 def run_once(name: str, way: str, *words: str) -> str:
     """Peak memory in MB, as text, after running one way of a claim in this process."""
-    with CLAIMS[name].ways("quick" in words) as ways:
+    with CLAIMS[name].prepared("quick" in words) as ways:
         one: Way = ways[way]
         ways.clear()
         one.run()
@@ -552,7 +526,9 @@ def growth(quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
     sizes = FEW if quick else SIZES
     found: dict[str, list[float]] = {name: [] for name in things}
     for size in sizes:
-        split = features(size)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(size, 32, generator=generator)
+        split = Split.of(x, torch.randint(0, 10, (size,), generator=generator))
         for name, thing in things.items():
             thing(split.subset(torch.arange(min(size, 500))))  # warms up
             found[name].append(min(seconds(partial(thing, split)) for _ in range(1 if size == SIZES[-1] else 3)))

@@ -1,7 +1,7 @@
 """Every table and figure of the paper that runs, and studies of ours, in the order in which they are told.
 
-A new study is one more `Study` in this file: a label, a title, the claim in words, its cells, the rule that judges it,
-and what a reader must know.
+A new study is one more `Study` in this file, whose name is its label: a title, the claim in words, its cells, the rule
+that judges it, and what a reader must know.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,6 @@ from debiaser.paper.studies.study import (
     alike,
     beside,
     best,
-    both,
     compare,
     everywhere,
     falling,
@@ -34,6 +33,7 @@ from debiaser.report.tables import method_name
 
 CMNIST_RHOS = (0.005, 0.01, 0.05)
 CMNIST, COLOUR = (tuple((name, rho) for rho in CMNIST_RHOS) for name in ("cmnist", "cmnist-colour"))
+FIRST_PLACES = (("cmnist", 0.005), ("mbmnist", 0.1))
 METHODS = ("vanilla", "lff", "jtt", "disen", "pgd")
 TRIALS = 10
 
@@ -69,7 +69,6 @@ def average_and_worst(methods: Sequence[str], dataset: str, average: str, **more
 
 
 control = Study(
-    "control",
     "Table 1: unbiased accuracy where the bias was put in",
     "PGD has the highest unbiased accuracy of the five methods in every column (a tie within one deviation counts; "
     "methods without runs are named).",
@@ -84,7 +83,6 @@ control = Study(
 )
 
 real_1 = Study(
-    "real_1",
     "BAR and BFFHQ",
     "PGD has the highest unbiased accuracy of the five methods (a tie within one deviation counts, D29).",
     at_each((("bar", None), ("bffhq", 0.005)), map(cell, METHODS)),
@@ -95,7 +93,6 @@ real_1 = Study(
 
 REAL_2 = ("vanilla", "lff", "eiil", "jtt", "cnc", "pgd")
 real_2 = Study(
-    "real_2",
     "CelebA and CivilComments, average and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
     tuple(each for dataset in ("celeba", "civilcomments") for each in average_and_worst(REAL_2, dataset, "unbiased")),
@@ -106,44 +103,30 @@ real_2 = Study(
 
 REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
 real_3 = Study(
-    "real_3",
     "CelebA with ResNet-18, group mean and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
-    average_and_worst(
-        REAL_3,
-        "celeba",
-        "group_average",
-        net="resnet18",
-        options=("crop=whole",),  # as BPA's code sees the pictures (D15)
-    ),
+    # the whole picture, as BPA's code sees it (D15)
+    average_and_worst(REAL_3, "celeba", "group_average", net="resnet18", options=("crop=whole",)),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_3))),
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
 )
 
 NORMS = (("L1", "p=1"), ("L2",), ("L2 squared", "power=2"), ("Linf", "p=inf"), ("L0.7", "p=0.7"))
 norm = Study(
-    "norm",
     "Which norm of the gradient",
     "L1, L2 and Linf are each at least 10 points above Vanilla, and the squared L2 norm is the lowest of the four.",
-    at_each(
-        (("cmnist", 0.005), ("mbmnist", 0.1), ("ccifar", 0.01)),
-        (*(ours("pgd", *changed) for changed in NORMS), ours("vanilla")),
-    ),
+    at_each((*FIRST_PLACES, ("ccifar", 0.01)), (*(ours("pgd", *changed) for changed in NORMS), ours("vanilla"))),
     everywhere(
-        both(
-            *(above(name, "Vanilla", by=10.0) for name in ("L1", "L2", "Linf")),
-            lowest("L2 squared", "L1", "L2", "Linf"),
-        )
+        *(above(name, "Vanilla", by=10.0) for name in ("L1", "L2", "Linf")), lowest("L2 squared", "L1", "L2", "Linf")
     ),
     "The paper draws bars without numbers and names no rho; L0.7 is what the released code computes (D3).",
 )
 
 ablation = Study(
-    "ablation",
     "GCE and augmentation",
     "PGD with both GCE and augmentation is the best of the four (a tie within one deviation counts).",
     at_each(
-        (("cmnist", 0.005), ("mbmnist", 0.1)),
+        FIRST_PLACES,
         (
             cell("pgd", f"GCE {gce}, augmentation {aug}", *without, variant=f"gce={gce} augmentation={aug}")
             for gce, aug, without in (
@@ -161,18 +144,17 @@ ablation = Study(
 
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
 invq_compare = Study(
-    "invq_compare",
     "Trace of the inverse empirical Fisher information",
     "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
     at_each(
-        (("cmnist", 0.005), ("mbmnist", 0.1)),
+        FIRST_PLACES,
         (
             ours(m, f"{method_name(m)}, damping {by}", reads=f"fisher.{by}", metric="fisher_trace")
             for by in DAMPINGS
             for m in ("vanilla", "pgd")
         ),
     ),
-    everywhere(both(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS))),
+    everywhere(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS)),
     "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
     "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
     "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
@@ -180,7 +162,6 @@ invq_compare = Study(
 
 ALPHAS = {0.3: ("alpha=0.3",), 0.5: ("alpha=0.5",), 0.7: (), 0.9: ("alpha=0.9",)}
 gce_ablation = Study(
-    "gce_ablation",
     "Study 1: the exponent alpha of GCE",
     "The larger alpha, the more biased the biased model: its unbiased accuracy falls from 0.3 to 0.9.",
     at_each(
@@ -199,7 +180,6 @@ gce_ablation = Study(
 )
 
 single_stage = Study(
-    "single_stage",
     "Study 2: scores once, or renewed every epoch",
     "Scoring once gives the higher accuracy (a tie within one deviation counts).",
     at_each(
@@ -217,7 +197,6 @@ single_stage = Study(
 
 SAME_RATE = "Resampling, the rate of Reweighting"
 reweighting = Study(
-    "reweighting",
     "Study 3: draw rows by score, or weight them",
     "Resampling gives the higher accuracy (a tie within one deviation counts).",
     at_each(
@@ -236,8 +215,8 @@ reweighting = Study(
 )
 
 BY_NORM, ALONE = "score=gradient", "relative=false"  # what LfF averages; the biased network's average alone
+BOTH_NETWORKS = "LfF + gradient of both networks"
 effect_grad_score = Study(
-    "effect_grad_score",
     "Study 4: gradient norm against loss",
     "PGD drawn by loss is below PGD, and LfF with gradient norms is above LfF.",
     at_each(
@@ -246,20 +225,14 @@ effect_grad_score = Study(
             cell("lff"),
             cell("pgd", "PGD + loss", "score=loss", variant="score=loss"),
             cell("lff", "LfF + gradient", BY_NORM, ALONE, variant=BY_NORM),
-            cell("lff", "LfF + gradient of both networks", BY_NORM, variant=BY_NORM),
+            cell("lff", BOTH_NETWORKS, BY_NORM, variant=BY_NORM),
             ours("lff", "LfF + loss of the biased network", ALONE),
             cell("pgd"),
         ),
     ),
     everywhere(
-        both(
-            above("PGD", "PGD + loss"),
-            beside(
-                above("LfF + gradient", "LfF"),
-                above("LfF + gradient of both networks", "LfF"),
-                "norms of both networks",
-            ),
-        )
+        above("PGD", "PGD + loss"),
+        beside(above("LfF + gradient", "LfF"), above(BOTH_NETWORKS, "LfF"), "norms of both networks"),
     ),
     "PGD + loss: cross-entropy of the biased model after its last epoch; here it does not collapse as in the paper, "
     "and its distance from PGD is small. LfF + gradient: the paper says that the gradient norm replaces "
@@ -270,7 +243,6 @@ effect_grad_score = Study(
 )
 
 compute_time = Study(
-    "compute_time",
     "Study 5: computation time, whole and per step",
     "Step 2, the scores, is at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
     (
@@ -280,7 +252,7 @@ compute_time = Study(
             for stage, step in (("biased", "step 1"), ("score", "step 2"), ("debiased", "step 3"))
         ),
     ),
-    everywhere(both(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla"))),
+    everywhere(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla")),
     "Seconds on the machine of each run, which may have had other work; the paper's are of one Titan Xp and its 100 "
     "epochs. Under `fast` every method sees as many samples, so Vanilla is as long as PGD there.",
     figure="times",
@@ -299,7 +271,6 @@ def harmless(here: Sequence[Tally]) -> Finding:
 
 
 natural = Study(
-    "natural",
     "Study 6: data without a bias",
     "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
     (
@@ -324,7 +295,6 @@ natural = Study(
 
 KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
 ab_hist = Study(
-    "ab_hist",
     "Histograms of gradient norms",
     "Rows that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
     "above 0.9.",
@@ -336,10 +306,8 @@ ab_hist = Study(
         ),
     ),
     everywhere(
-        both(
-            above("mean norm, conflicting", "mean norm, aligned"),
-            compare((AUROC,), lambda auroc: auroc > 0.9, lambda found: found.named(4)),
-        )
+        above("mean norm, conflicting", "mean norm, aligned"),
+        compare((AUROC,), lambda auroc: auroc > 0.9, lambda found: found.named(4)),
     ),
     "Norms of the biased model over the largest one, as in the paper, which prints no numbers here. Which rows go "
     "against the shortcut is known to the figure, not to the method.",
@@ -368,7 +336,6 @@ def colour_is_learnt(here: Sequence[Tally]) -> Finding:
 
 
 second_easiest = Study(
-    "second_easiest",
     "Appendix: colour as the target, and its table stat_reverse",
     "With colour as the target PGD is above 90% and not more than a point below Vanilla, and at rho 0.5% no more "
     "conflicting than aligned rows have norms above half of the largest: PGD does not just learn the second-easiest "
@@ -402,7 +369,6 @@ second_easiest = Study(
 )
 
 hist_trial = Study(
-    "hist_trial",
     "Many trials of PGD and Disen",
     "PGD's unbiased accuracy is above Disen's by Welch's one-sided test at 5%.",
     at_each(CMNIST, map(ours, ("disen", "pgd"))),
@@ -413,36 +379,25 @@ hist_trial = Study(
 )
 
 twice_the_length = Study(
-    "twice_the_length",
     "Is it only the longer training? (D39)",
     "PGD is at least 10 points above Vanilla of twice the length, and resampling with a fresh network is as well.",
     (
         cell("vanilla", table="control"),
-        ours("vanilla", "Vanilla, twice as long", "length=2"),
-        ours("lff", "LfF, twice as long", "length=2"),
-        ours("disen", "Disen, twice as long", "length=2"),
+        *(ours(m, f"{method_name(m)}, twice as long", "length=2") for m in ("vanilla", "lff", "disen")),
         ours("pgd", "Resampling only", "inherit=false"),
         cell("pgd", table="control"),
     ),
-    everywhere(
-        both(
-            above("PGD", "Vanilla, twice as long", by=10.0),
-            above("Resampling only", "Vanilla, twice as long", by=10.0),
-        )
-    ),
+    everywhere(*(above(name, "Vanilla, twice as long", by=10.0) for name in ("PGD", "Resampling only"))),
     "Resampling only: the debiased model starts afresh instead of from the biased one, so nothing but the draws is "
     "left of step 1. Under `fast` all methods see as many samples already; twice the length is twice that.",
     ours=True,
 )
 
 residual = Study(
-    "residual",
     "Is it the gradient, or the bounded residual? (D43)",
     "The norm of softmax - onehot alone gives what the whole gradient norm gives, within 0.5 points.",
-    (
-        ours("pgd", "Gradient norm"),
-        ours("pgd", "Residual norm", "score=residual"),
-        ours("pgd", "Loss", "score=loss"),
+    tuple(
+        ours("pgd", *each) for each in (("Gradient norm",), ("Residual norm", "score=residual"), ("Loss", "score=loss"))
     ),
     everywhere(within("Residual norm", "Gradient norm", 0.5)),
     "The gradient norm of the last layer is residual norm times feature norm; the loss is unbounded.",
@@ -450,7 +405,6 @@ residual = Study(
 )
 
 whole_network = Study(
-    "whole_network",
     "Gradient of the head, or of the whole network",
     "The head's norm is not more than 0.5 points below the whole network's.",
     (ours("pgd", "Head"), ours("pgd", "Whole network", "parameters=all")),
@@ -460,7 +414,6 @@ whole_network = Study(
 )
 
 scored_pictures = Study(
-    "scored_pictures",
     "Scores of clean or of augmented pictures (D8)",
     "Scoring clean pictures is not more than 0.5 points below scoring one augmented draw of each.",
     (ours("pgd", "Clean"), ours("pgd", "Augmented", "score_on=augmented")),
@@ -469,24 +422,18 @@ scored_pictures = Study(
     ours=True,
 )
 
+RELEASED = (("GCE with the factor q", "extra_q=true"), ("L0.7", "p=0.7"), ("Weight and bias", "bias=true"))
 released_code = Study(
-    "released_code",
     "What the released code does otherwise (D3, D7, D9)",
     "Each choice of the released code is within 1 point of the paper's formula.",
-    (
-        ours("pgd", "Formula"),
-        ours("pgd", "GCE with the factor q", "extra_q=true"),
-        ours("pgd", "L0.7", "p=0.7"),
-        ours("pgd", "Weight and bias", "bias=true"),
-    ),
-    everywhere(both(*(within(name, "Formula", 1.0) for name in ("GCE with the factor q", "L0.7", "Weight and bias")))),
+    (ours("pgd", "Formula"), *(ours("pgd", *each) for each in RELEASED)),
+    everywhere(*(within(name, "Formula", 1.0) for name, _ in RELEASED)),
     "Weight and bias is the other reading of 'the parameters of the last layer'.",
     ours=True,
 )
 
 RULES = {"last": "last epoch", "best_valid": "best biased validation", "oracle": "oracle"}
 selection = Study(
-    "selection",
     "Which epoch is reported (D6)",
     "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation rows, and "
     "by the best epoch on test data.",
@@ -503,7 +450,6 @@ selection = Study(
 )
 
 label_noise = Study(
-    "label_noise",
     "Wrong labels",
     "PGD is above Vanilla with 0, 5, 10 and 20% of the training labels flipped.",
     tuple(ours(method, noise=noise) for noise in (0.0, 0.05, 0.1, 0.2) for method in ("vanilla", "pgd")),
@@ -515,7 +461,6 @@ label_noise = Study(
 )
 
 rho_sweep = Study(
-    "rho_sweep",
     "From hardly any rows against the shortcut to no shortcut at all",
     "PGD is not more than 1 point below Vanilla at any rho from 0.1% to 90%.",
     tuple(
@@ -531,4 +476,4 @@ rho_sweep = Study(
     ours=True,
 )
 
-STUDIES: dict[str, Study] = {each.label: each for each in list(globals().values()) if isinstance(each, Study)}
+STUDIES = {name: replace(each, label=name) for name, each in list(globals().items()) if isinstance(each, Study)}

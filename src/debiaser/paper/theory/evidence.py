@@ -7,6 +7,7 @@ expectation over training sets is a mean over drawn ones.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from debiaser.paper.theory.fisher import Damped, damped_sweep, head_fisher, inve
 from debiaser.progress import task
 
 Array = NDArray[np.float64]
+Numbers = dict[str, float]
 T = TypeVar("T")
 
 # Theorem 1
@@ -126,23 +128,8 @@ def excess_loss(world: World, theta: Array) -> Array:
     return np.asarray((np.logaddexp(0, logits) - np.logaddexp(0, true) - world.truth * (logits - true)) @ world.q)
 
 
-@dataclass(frozen=True)
-class Row:
-    """What was measured at one size of the training set; shares are of the drawn sets."""
-
-    n: int
-    sets: int
-    scaled_excess: float  # n times the mean excess test loss; Lemma 7: tends to half the Fisher information ratio
-    standard_error: float
-    loss: float  # the mean test loss as printed, without subtracting that of the true parameter
-    bound: float  # the mean right side of Theorem 1
-    bounded_excess: float  # share in which the right side is at least the excess loss
-    bounded_loss: float  # share in which the right side is at least the loss as printed
-    trace_deviation: float  # mean of |Tr at the fitted parameter / Tr at the true one - 1|: Lemma 9
-
-
-def measured(world: World, n: int, seed: int, replicates: int = REPLICATES) -> Row:
-    """One row: the excess loss and the bound over many drawn training sets of this size."""
+def measured(world: World, n: int, seed: int, replicates: int = REPLICATES) -> Numbers:
+    """The excess loss and the bound over many drawn training sets of this size; shares are of the drawn sets."""
     stream = numpy_stream(seed, "theory", "sets", n)
     sizes = [min(PIECE, replicates - start) for start in range(0, replicates, PIECE)]
     theta = np.concatenate([fitted(world, n, size, stream)[0] for size in sizes])
@@ -150,36 +137,30 @@ def measured(world: World, n: int, seed: int, replicates: int = REPLICATES) -> R
     traces = np.trace(np.linalg.inv(world.fisher(world.p, theta)), axis1=1, axis2=2)
     bounds = traces * np.trace(world.fisher(world.q)) / (2 * n)
     mean = float(excess.mean())
-    return Row(
-        n=n,
-        sets=len(excess),
-        scaled_excess=n * mean,
-        standard_error=n * float(excess.std(ddof=1)) / len(excess) ** 0.5,
-        loss=world.entropy + mean,
-        bound=float(bounds.mean()),
-        bounded_excess=float((bounds >= mean).mean()),
-        bounded_loss=float((bounds >= world.entropy + mean).mean()),
-        trace_deviation=float(np.abs(traces / world.inverse_information - 1).mean()),
-    )
+    return {
+        "n": n,
+        "sets": len(excess),
+        "scaled_excess": n * mean,  # Lemma 7: tends to half the Fisher information ratio
+        "standard_error": n * float(excess.std(ddof=1)) / len(excess) ** 0.5,
+        "loss": world.entropy + mean,  # as printed, without subtracting that of the true parameter
+        "bound": float(bounds.mean()),  # the right side of Theorem 1
+        "bounded_excess": float((bounds >= mean).mean()),
+        "bounded_loss": float((bounds >= world.entropy + mean).mean()),
+        "trace_deviation": float(np.abs(traces / world.inverse_information - 1).mean()),  # Lemma 9
+    }
 
 
-@dataclass(frozen=True)
-class Hardened:
-    """The same world with its true parameter scaled up, towards the hard labels that assumption A3 asks for."""
-
-    scale: float
-    least_certain: float  # the smallest probability that any point's likelier label has; A3: 1
-    entropy: float
-    trace: float
-    smallest_eigenvalue: float
-
-
-def hardened(world: World, scale: float) -> Hardened:
-    """The Fisher information as f(y|x) tends to 0 or 1: it vanishes, though A8 says that it is invertible (D41)."""
+def hardened(world: World, scale: float) -> Numbers:
+    """The Fisher information as f(y|x) tends to 0 or 1 (A3): it vanishes, though A8 says it is invertible (D41)."""
     harder = replace(world, theta=scale * world.theta)
-    information, likelier = harder.fisher(world.p), np.maximum(harder.truth, 1 - harder.truth)
-    smallest = max(0.0, float(np.linalg.eigvalsh(information)[0]))
-    return Hardened(scale, float(likelier.min()), harder.entropy, float(np.trace(information)), smallest)
+    information = harder.fisher(world.p)
+    return {
+        "scale": scale,
+        "least_certain": float(np.maximum(harder.truth, 1 - harder.truth).min()),  # of the likelier labels; A3: 1
+        "entropy": harder.entropy,
+        "trace": float(np.trace(information)),
+        "smallest_eigenvalue": max(0.0, float(np.linalg.eigvalsh(information)[0])),
+    }
 
 
 def matrices(seed: int, size: int = 4) -> tuple[Array, Array]:
@@ -225,6 +206,9 @@ class Sets:
         return 1 / float(masses @ self.gradients(self.trained(masses)) ** 2)
 
 
+THREE_SETS = Sets((-1.0, 0.0, 1.0), (90, 8, 2))
+
+
 def closed_form(sets: Sets) -> Array:
     """The probability of one sample of each set by Theorem 2: |g_j| / Z at the uniformly trained parameter."""
     norms = np.abs(sets.gradients(float(sets.uniform() @ np.array(sets.centres))))
@@ -255,53 +239,27 @@ def minimised_of_many(sets: Sets) -> Array:
     return np.asarray(found.x / found.x.sum())
 
 
-@dataclass(frozen=True)
-class Case:
-    """One example of Theorem 2: its solution by the closed form and by the minimiser, (h_M, h_m) each."""
+def cases() -> Iterator[Numbers]:
+    """For every combination of a, |M| and |m|, how far the minimiser is from the closed form, and what all of M gets.
 
-    majority: int
-    closed: tuple[float, ...]
-    found: tuple[float, ...]
-
-    @property
-    def distance(self) -> float:
-        """The larger relative difference between the two."""
-        return max(abs(one / other - 1) for one, other in zip(self.found, self.closed, strict=True))
-
-    @property
-    def majority_mass(self) -> float:
-        """What all of M gets together by the minimiser; Theorem 2's proof says 1/2."""
-        return self.majority * self.found[0]
+    The distance is the larger relative difference; Theorem 2's proof says that M gets 1/2.
+    """
+    for a, majority, minority in product(TOY_SCALES, TOY_SIZES, TOY_SIZES):
+        sets = Sets((-a, a), (majority, minority))
+        found = minimised_of_two(sets)
+        distance = float(np.abs(found / closed_form(sets) - 1).max())
+        yield {"distance": distance, "majority_mass": majority * float(found[0])}
 
 
-def cases() -> Iterator[Case]:
-    """Every combination of a, |M| and |m|."""
-    for a in TOY_SCALES:
-        for majority in TOY_SIZES:
-            for minority in TOY_SIZES:
-                sets = Sets((-a, a), (majority, minority))
-                yield Case(majority, tuple(closed_form(sets).tolist()), tuple(minimised_of_two(sets).tolist()))
-
-
-@dataclass(frozen=True)
-class Beyond:
-    """Three sets on a line: masses of uniform sampling, of gradient norms, and of the minimiser."""
-
-    sets: Sets
-    uniform: tuple[float, ...]
-    by_norm: tuple[float, ...]
-    found: tuple[float, ...]
-
-    def trace(self, masses: tuple[float, ...]) -> float:
-        """Tr[I_h(theta_h)^-1] at these masses."""
-        return self.sets.trace(np.array(masses))
-
-
-def beyond() -> Beyond:
-    """What becomes of Theorem 2 with a third set between the two."""
-    sets = Sets((-1.0, 0.0, 1.0), (90, 8, 2))
-    masses = (sets.uniform(), closed_form(sets) * np.array(sets.sizes), minimised_of_many(sets))
-    return Beyond(sets, *(tuple(each.tolist()) for each in masses))
+def beyond() -> dict[str, tuple[Array, float]]:
+    """What becomes of Theorem 2 with a third set between the two: masses and trace of three choices."""
+    sets = THREE_SETS
+    masses = {
+        "uniform": sets.uniform(),
+        "by_norm": closed_form(sets) * np.array(sets.sizes),
+        "found": minimised_of_many(sets),
+    }
+    return {kind: (each, sets.trace(each)) for kind, each in masses.items()}
 
 
 # The practical objective, min over h of Tr[I_h(theta_h)^-1], minimised directly on a small logistic model.
@@ -423,26 +381,19 @@ class Choice:
     """One h on a drawn data set: its objective, its ranks against the gradient norms, and where its mass lies."""
 
     h: Array
+    conflicting: NDArray[np.bool_]  # rows
     trace: float
     rank_correlation: float
     conflicting_mass: float
     effective_rows: float  # 1 / sum h^2
 
 
-@dataclass(frozen=True)
-class Solved:
-    """One drawn data set: the gradient norms' h, and what minimises the objective under three restrictions."""
+def solve(seed: int) -> dict[str, Choice]:
+    """The objective minimised on one drawn data set: the gradient norms' h, and the best h under three restrictions.
 
-    conflicting: NDArray[np.bool_]
-    uniform: Choice
-    by_norm: Choice
-    optimal: Choice  # any h
-    even: Choice  # any h, held near the uniform one by a penalty
-    sets: Choice  # one value for the conflicting rows and one for the others, as in Theorem 2
-
-
-def solve(seed: int) -> Solved:
-    """The objective minimised on one drawn data set; a free h has several minima: the better of two starts."""
+    optimal: any h; it has several minima, of which the better of two starts. even: any h, held near the uniform one by
+    a penalty. sets: one value for the conflicting rows and one for the others, as in Theorem 2.
+    """
     rows = drawn(seed)
     even, norms = uniform(len(rows.y)), by_norm(rows)
 
@@ -451,20 +402,20 @@ def solve(seed: int) -> Solved:
         constant = bool((ranked == ranked[0]).all())
         return Choice(
             h=h.numpy(),
+            conflicting=rows.conflicting.numpy(),
             trace=objective(rows, h).item(),
             rank_correlation=0.0 if constant else float(spearmanr(norms.numpy(), ranked.numpy()).statistic),
             conflicting_mass=float(h[rows.conflicting].sum()),
             effective_rows=float(1 / (h**2).sum()),
         )
 
-    return Solved(
-        rows.conflicting.numpy(),
-        choice(even),
-        choice(norms),
-        min((choice(minimised(rows, start)) for start in (even, norms)), key=lambda each: each.trace),
-        choice(minimised(rows, even, EVENNESS)),
-        choice(minimised_over_sets(rows)),
-    )
+    return {
+        "uniform": choice(even),
+        "by_norm": choice(norms),
+        "optimal": min((choice(minimised(rows, start)) for start in (even, norms)), key=lambda each: each.trace),
+        "even": choice(minimised(rows, even, EVENNESS)),
+        "sets": choice(minimised_over_sets(rows)),
+    }
 
 
 # PGD against uniform sampling where there are many parameters: softmax regression on the coloured digits.
@@ -487,7 +438,9 @@ def compare(seed: int, rows: int | None = None) -> Compared:
     benchmark = digits.load(None, RHO, seed)
     train = benchmark.train.batch(torch.arange(len(benchmark.train))[:rows])
     test = benchmark.test.batch(torch.arange(len(benchmark.test)))
-    x, y, seen = pooled(train.x), train.y, pooled(test.x)
+    # pictures in float64, made small: one feature per colour and patch
+    x, seen = (avg_pool2d(each.x.double(), POOL).flatten(1) for each in (train, test))
+    y = train.y
     even = uniform(len(y))
     vanilla = solution(x, y, even)
     h = grad_norm(bias=True)(Outputs(x, logits(vanilla, x), y))
@@ -502,11 +455,6 @@ def compare(seed: int, rows: int | None = None) -> Compared:
         sweep=damped_sweep(both),
         accuracy=tuple(100 * float((logits(weight, seen).argmax(1) == test.y).double().mean()) for weight, _ in solved),
     )
-
-
-def pooled(pictures: Tensor) -> Tensor:
-    """(n, d) the pictures in float64, made small: one feature per colour and patch."""
-    return avg_pool2d(pictures.double(), POOL).flatten(1)
 
 
 def logits(weight: Tensor, x: Tensor) -> Tensor:
@@ -540,14 +488,13 @@ def solution(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
 class Evidence:
     """The measurements behind all statements."""
 
-    seed: int
-    cases: tuple[Case, ...]
-    beyond: Beyond
+    cases: tuple[Numbers, ...]
+    beyond: dict[str, tuple[Array, float]]
     world: World
-    rows: tuple[Row, ...]
-    hardened: tuple[Hardened, ...]
+    rows: tuple[Numbers, ...]  # by size of the training set
+    hardened: tuple[Numbers, ...]  # by scale of the true parameter
     matrices: tuple[Array, Array]
-    solved: tuple[Solved, ...]
+    solved: tuple[dict[str, Choice], ...]  # by data set
     compared: tuple[Compared, ...]  # with more rows than parameters, then with fewer
 
 
@@ -564,7 +511,6 @@ def gather(seed: int, replicates: int = REPLICATES) -> Evidence:
 
     world = biased_world(seed)
     return Evidence(
-        seed=seed,
         cases=told("Theorem 2", len(TOY_SCALES) * len(TOY_SIZES) ** 2, cases()),
         beyond=beyond(),
         world=world,

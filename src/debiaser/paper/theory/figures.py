@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from debiaser.paper.theory.evidence import Evidence, Sets, closed_form
+from debiaser.paper.theory.evidence import THREE_SETS, Evidence, Sets, closed_form
 from debiaser.report.figures import PRINT_STYLE, save_figure
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#666666"
@@ -41,26 +41,26 @@ def figures(evidence: Evidence) -> dict[str, Figure]:
 
 def theorem_1(evidence: Evidence, left: Axes, right: Axes) -> None:
     """Losses and bound against n; the Fisher information as labels become certain."""
-    world, n = evidence.world, np.array([row.n for row in evidence.rows])
+    world, n = evidence.world, np.array([row["n"] for row in evidence.rows])
     span = np.geomspace(5, n[-1], 50)
     constant = world.inverse_information * world.fisher(world.q).trace() / 2
-    left.loglog(n, [row.loss for row in evidence.rows], "s-", color=ORANGE, label="test loss, as printed")
+    left.loglog(n, [row["loss"] for row in evidence.rows], "s-", color=ORANGE, label="test loss, as printed")
     left.axhline(world.entropy, color=ORANGE, linestyle=":", linewidth=1, label="entropy of the labels")
     left.loglog(span, constant / span, "--", color=GREY, label="bound, Tr[$I_p^{-1}$] Tr[$I_q$] / 2n")
-    left.loglog(n, [row.bound for row in evidence.rows], "^", color=GREY, label="the same, at the fitted parameter")
+    left.loglog(n, [row["bound"] for row in evidence.rows], "^", color=GREY, label="the same, at the fitted parameter")
     left.loglog(span, world.information_ratio / 2 / span, "-", color=BLUE, linewidth=1, label="Lemma 7's limit / n")
-    excess = [row.scaled_excess / row.n for row in evidence.rows]
+    excess = [row["scaled_excess"] / row["n"] for row in evidence.rows]
     left.loglog(n, excess, "o", color=BLUE, label="excess test loss")
     left.set(xlabel="training samples, n", ylabel="loss", title="Theorem 1 on a well-specified logistic model")
     left.set_ylim(excess[-1] / 4, 30)
     left.legend(loc="lower left", fontsize=7.5)
     hard = evidence.hardened
-    scales = [each.scale for each in hard]
-    right.loglog(scales, [each.trace for each in hard], "o-", color=BLUE, label="trace of $I_p$")
+    scales = [each["scale"] for each in hard]
+    right.loglog(scales, [each["trace"] for each in hard], "o-", color=BLUE, label="trace of $I_p$")
     right.loglog(
-        scales, [each.smallest_eigenvalue or np.nan for each in hard], "s-", color=GREEN, label="smallest eigenvalue"
+        scales, [each["smallest_eigenvalue"] or np.nan for each in hard], "s-", color=GREEN, label="smallest eigenvalue"
     )
-    right.loglog(scales, [each.entropy for each in hard], "^-", color=ORANGE, label="entropy of the labels")
+    right.loglog(scales, [each["entropy"] for each in hard], "^-", color=ORANGE, label="entropy of the labels")
     right.set(xlabel="scale of the true parameter", title="Towards certain labels (A3): is $I_p$ invertible (A8)?")
     right.legend(loc="lower left")
 
@@ -76,16 +76,16 @@ def theorem_2(evidence: Evidence, left: Axes, right: Axes) -> None:
             left.plot(mass, sets.trace(np.array([mass, 1 - mass])), marker, color=colour, markersize=size)
         left.plot([], [], "o", color=colour, label=f"|M| = {majority}, |m| = {minority}: uniform")
     left.plot([], [], "x", color=GREY, label="by gradient norm, for all")
-    apart = max(case.distance for case in evidence.cases)
+    apart = max(case["distance"] for case in evidence.cases)
     left.set(xlabel="mass of M", ylabel="Tr[$I_h^{-1}$] for a = 1")
     left.set_title(f"Two sets: at most {apart:.0e} from the minimiser, {len(evidence.cases)} cases")
     left.legend(loc="upper center")
-    beyond = evidence.beyond
-    kinds = (("uniform", beyond.uniform, GREY), ("|g| / Z", beyond.by_norm, BLUE), ("minimum", beyond.found, ORANGE))
-    for place, (name, shares, colour) in enumerate(kinds):
-        label = f"{name}: trace {beyond.trace(shares):.2f}"
+    kinds = {"uniform": ("uniform", GREY), "by_norm": ("|g| / Z", BLUE), "found": ("minimum", ORANGE)}
+    for place, (kind, (name, colour)) in enumerate(kinds.items()):
+        shares, trace = evidence.beyond[kind]
+        label = f"{name}: trace {trace:.2f}"
         right.bar(np.arange(len(shares)) + 0.27 * (place - 1), shares, 0.25, color=colour, label=label)
-    right.set_xticks(range(len(beyond.sets.sizes)), [f"at {centre:g}" for centre in beyond.sets.centres])
+    right.set_xticks(range(len(THREE_SETS.sizes)), [f"at {centre:g}" for centre in THREE_SETS.centres])
     right.set(ylabel="mass of the set", title="A third set between the two")
     right.legend()
 
@@ -94,16 +94,16 @@ def practical_objective(evidence: Evidence, left: Axes, right: Axes) -> None:
     """Optimal h against gradient norms on the first data set; the objective on all of them."""
     first = evidence.solved[0]
     kinds = (
-        ("optimal", "o", BLUE, f"free (rank correlation {first.optimal.rank_correlation:.2f})"),
-        ("even", "x", GREEN, f"kept near uniform ({first.even.rank_correlation:.2f})"),
+        ("optimal", "o", BLUE, f"free (rank correlation {first['optimal'].rank_correlation:.2f})"),
+        ("even", "x", GREEN, f"kept near uniform ({first['even'].rank_correlation:.2f})"),
     )
     for kind, marker, colour, label in kinds:
-        h = np.maximum(getattr(first, kind).h, FLOOR)
-        left.loglog(first.by_norm.h, h, marker, color=colour, markersize=4, fillstyle="none", label=label)
-    against = first.conflicting
+        h = np.maximum(first[kind].h, FLOOR)
+        left.loglog(first["by_norm"].h, h, marker, color=colour, markersize=4, fillstyle="none", label=label)
+    against = first["even"].conflicting
     left.loglog(
-        first.by_norm.h[against],
-        np.maximum(first.even.h[against], FLOOR),
+        first["by_norm"].h[against],
+        np.maximum(first["even"].h[against], FLOOR),
         "s",
         color=ORANGE,
         markersize=7,
@@ -119,7 +119,7 @@ def practical_objective(evidence: Evidence, left: Axes, right: Axes) -> None:
     left.legend(loc="upper left")
     names = ("uniform", "one value\nper set", "kept near\nuniform", "by gradient\nnorm", "free\nminimum")
     for place, kind in enumerate(("uniform", "sets", "even", "by_norm", "optimal")):
-        traces = [getattr(each, kind).trace for each in evidence.solved]
+        traces = [each[kind].trace for each in evidence.solved]
         colour = ORANGE if kind == "by_norm" else BLUE
         right.plot([place] * len(traces), traces, "o", color=colour, markersize=5, fillstyle="none")
         right.hlines(np.mean(traces), place - 0.3, place + 0.3, color=colour, linewidth=2.5)

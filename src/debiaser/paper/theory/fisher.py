@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from scipy.linalg import helmert
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
@@ -105,21 +106,12 @@ def head_fisher(outputs: Outputs | Iterable[Outputs], weights: Tensor | None = N
                 features = torch.cat([features, features.new_ones(len(features), 1)], 1)
             width = features.shape[1]
             parameters = residuals.shape[1] * width
-            residuals = residuals @ contrasts(residuals.shape[1]).to(residuals)
+            residuals = residuals @ torch.from_numpy(helmert(residuals.shape[1]).T.copy()).to(residuals)
             size = max(1, PIECE // (8 * (parameters - width)))
             for one, other in zip(torch.split(residuals, size), torch.split(features, size), strict=True):
                 yield (one[:, :, None] * other[:, None]).flatten(1), width
 
     return Fisher(summed(gradients(), weights), parameters)
-
-
-def contrasts(classes: int) -> Tensor:
-    """(k, k - 1) orthonormal columns that each sum to zero: class j against the mean of those before it (Helmert)."""
-    basis = torch.zeros(classes, classes - 1, dtype=torch.float64)
-    for j in range(1, classes):
-        basis[:j, j - 1], basis[j, j - 1] = -1.0, float(j)
-        basis[:, j - 1] /= (j * (j + 1)) ** 0.5
-    return basis
 
 
 def network_fisher(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from debiaser.paper.theory.evidence import Compared, Evidence, Solved
+from debiaser.paper.theory.evidence import Choice, Compared, Evidence
 
 Verdict = Literal["held", "not held", "not testable"]
 EXACT = 1e-6  # relative difference that a minimiser at rounding's limit may leave
@@ -48,26 +48,27 @@ def lemmas(evidence: Evidence) -> Iterator[Statement]:
     """n times the excess test loss against half the Fisher information ratio; the trace at the fitted parameter."""
     limit, rows = evidence.world.information_ratio / 2, evidence.rows
     first, last = rows[0], rows[-1]
-    apart = max(abs(row.scaled_excess - limit) / row.standard_error for row in rows if row.n >= LARGE)
+    apart = max(abs(row["scaled_excess"] - limit) / row["standard_error"] for row in rows if row["n"] >= LARGE)
     yield Statement(
         "Lemma 7, excess loss",
         "n times the test loss above that of the true parameter tends to half of Tr[I_p^-1 I_q].",
         judged(apart <= ERRORS),
         f"at every n from {LARGE:,} on, the mean lies within {ERRORS} standard errors of the limit",
-        f"limit {limit:.4f}; at n = {last.n:,}: {last.scaled_excess:.4f} ± {last.standard_error:.4f} over "
-        f"{last.sets:,} drawn training sets; at n = {first.n:,}: {first.scaled_excess:.4f}",
+        f"limit {limit:.4f}; at n = {last['n']:,}: {last['scaled_excess']:.4f} ± {last['standard_error']:.4f} over "
+        f"{last['sets']:,} drawn training sets; at n = {first['n']:,}: {first['scaled_excess']:.4f}",
         {"limit": limit, "largest_distance_in_standard_errors": apart}
-        | {f"scaled_excess_{row.n}": row.scaled_excess for row in rows}
-        | {f"standard_error_{row.n}": row.standard_error for row in rows},
+        | {f"scaled_excess_{row['n']}": row["scaled_excess"] for row in rows}
+        | {f"standard_error_{row['n']}": row["standard_error"] for row in rows},
     )
-    falls = all(one.trace_deviation > other.trace_deviation for one, other in pairwise(rows))
+    falls = all(one["trace_deviation"] > other["trace_deviation"] for one, other in pairwise(rows))
     yield Statement(
         "Lemma 9",
         "Tr[I_p^-1] at the fitted parameter tends to that at the true parameter.",
-        judged(falls and last.trace_deviation < 0.01),
+        judged(falls and last["trace_deviation"] < 0.01),
         "the mean relative deviation falls with every n and ends below 1%",
-        f"mean deviation {first.trace_deviation:.2%} at n = {first.n:,}, {last.trace_deviation:.2%} at n = {last.n:,}",
-        {f"deviation_{row.n}": row.trace_deviation for row in rows},
+        f"mean deviation {first['trace_deviation']:.2%} at n = {first['n']:,}, {last['trace_deviation']:.2%} at "
+        f"n = {last['n']:,}",
+        {f"deviation_{row['n']}": row["trace_deviation"] for row in rows},
     )
 
 
@@ -75,16 +76,18 @@ def theorem_1(evidence: Evidence) -> Iterator[Statement]:
     """The bound against the excess loss and against the loss as printed; its assumptions (D41); a sign in its proof."""
     rows, last, world = evidence.rows, evidence.rows[-1], evidence.world
     often = f"in at least {HIGH:.0%} of the drawn training sets at every n from {LARGE:,} on"
-    share, slack = min(row.bounded_excess for row in rows if row.n >= LARGE), last.bound * last.n / last.scaled_excess
+    share = min(row["bounded_excess"] for row in rows if row["n"] >= LARGE)
+    slack = last["bound"] * last["n"] / last["scaled_excess"]
     yield Statement(
         "Theorem 1, excess loss",
         "The test loss above that of the true parameter is at most Tr[I_p^-1] Tr[I_q] / 2n with high probability.",
         judged(share >= HIGH),
         often,
-        f"in {share:.1%} of the drawn training sets; the bound is {slack:.1f} times the excess loss at n = {last.n:,}",
-        {"smallest_share": share, "bound_over_excess": slack} | {f"bound_{row.n}": row.bound for row in rows},
+        f"in {share:.1%} of the drawn training sets; the bound is {slack:.1f} times the excess loss at "
+        f"n = {last['n']:,}",
+        {"smallest_share": share, "bound_over_excess": slack} | {f"bound_{row['n']}": row["bound"] for row in rows},
     )
-    shares = [row.bounded_loss for row in rows if row.n >= LARGE]
+    shares = [row["bounded_loss"] for row in rows if row["n"] >= LARGE]
     crossing = world.inverse_information * world.fisher(world.q).trace() / 2 / world.entropy
     yield Statement(
         "Theorem 1 as printed",
@@ -92,10 +95,10 @@ def theorem_1(evidence: Evidence) -> Iterator[Statement]:
         judged(min(shares) >= HIGH),
         often,
         f"in {max(shares):.1%} of the drawn training sets. It cannot hold where labels are noisy: the left side tends "
-        f"to the labels' entropy ({world.entropy:.4f}; at n = {last.n:,}: {last.loss:.4f}), the right side to 0 "
-        f"({last.bound:.6f}); they cross at n = {crossing:.0f}",
+        f"to the labels' entropy ({world.entropy:.4f}; at n = {last['n']:,}: {last['loss']:.4f}), the right side to 0 "
+        f"({last['bound']:.6f}); they cross at n = {crossing:.0f}",
         {"largest_share": max(shares), "label_entropy": world.entropy, "crossing_n": crossing}
-        | {f"loss_{row.n}": row.loss for row in rows},
+        | {f"loss_{row['n']}": row["loss"] for row in rows},
     )
     soft, hard = evidence.hardened[0], evidence.hardened[-1]
     yield Statement(
@@ -105,11 +108,11 @@ def theorem_1(evidence: Evidence) -> Iterator[Statement]:
         "not testable",
         "no model meets both: where f(y|x) = 1 all score vectors vanish (the paper's Lemma 5), and so does their "
         "outer product (D41)",
-        f"with the true parameter scaled up {hard.scale:,.0f} times, the least certain label has probability "
-        f"{hard.least_certain:.6f}, and the trace of the Fisher information falls from {soft.trace:.3f} to "
-        f"{hard.trace:.1e}, its smallest eigenvalue to {hard.smallest_eigenvalue:.1e}",
+        f"with the true parameter scaled up {hard['scale']:,.0f} times, the least certain label has probability "
+        f"{hard['least_certain']:.6f}, and the trace of the Fisher information falls from {soft['trace']:.3f} to "
+        f"{hard['trace']:.1e}, its smallest eigenvalue to {hard['smallest_eigenvalue']:.1e}",
         {
-            f"{name}_at_scale_{each.scale:g}": getattr(each, name)
+            f"{name}_at_scale_{each['scale']:g}": each[name]
             for name in ("trace", "least_certain", "smallest_eigenvalue")
             for each in evidence.hardened
         },
@@ -130,7 +133,7 @@ def theorem_1(evidence: Evidence) -> Iterator[Statement]:
 def theorem_2(evidence: Evidence) -> Iterator[Statement]:
     """The closed form against the minimiser, with two sets and with a third between them."""
     cases, beyond = evidence.cases, evidence.beyond
-    distance, mass = max(case.distance for case in cases), max(abs(case.majority_mass - 0.5) for case in cases)
+    distance, mass = max(case["distance"] for case in cases), max(abs(case["majority_mass"] - 0.5) for case in cases)
     yield Statement(
         "Theorem 2",
         "With two sets on a line, h in proportion to |g| at the uniformly trained parameter minimises the trace.",
@@ -140,26 +143,24 @@ def theorem_2(evidence: Evidence) -> Iterator[Statement]:
         f"{mass:.1e}",
         {"cases": len(cases), "largest_relative_difference": distance, "largest_distance_from_half": mass},
     )
-    traces = [beyond.trace(each) for each in (beyond.uniform, beyond.by_norm, beyond.found)]
-    apart = max(abs(one - other) for one, other in zip(beyond.by_norm, beyond.found, strict=True))
+    (_, uniform), (by_norm, trace), (found, lowest) = (beyond[kind] for kind in ("uniform", "by_norm", "found"))
+    apart = float(abs(by_norm - found).max())
     masses = "{:.2f}, {:.2f}, {:.2f}"
     yield Statement(
         "Theorem 2 with a third set",
         "The same with a third set between the two: gradient norms minimise the trace.",
         judged(apart <= EXACT),
         f"the masses of the three sets differ by at most {EXACT:g}",
-        f"gradient norms give the masses {masses.format(*beyond.by_norm)}, the minimum is at "
-        f"{masses.format(*beyond.found)}: all on the outermost sets. Trace: uniform {traces[0]:.2f}, gradient norms "
-        f"{traces[1]:.2f}, minimum {traces[2]:.2f}",
-        {"trace_uniform": traces[0], "trace_by_norm": traces[1], "trace_minimum": traces[2], "largest_distance": apart},
+        f"gradient norms give the masses {masses.format(*by_norm)}, the minimum is at "
+        f"{masses.format(*found)}: all on the outermost sets. Trace: uniform {uniform:.2f}, gradient norms "
+        f"{trace:.2f}, minimum {lowest:.2f}",
+        {"trace_uniform": uniform, "trace_by_norm": trace, "trace_minimum": lowest, "largest_distance": apart},
     )
 
 
-def objective(solved: tuple[Solved, ...]) -> Iterator[Statement]:
+def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
     """Whether gradient norms lower the objective of the small logistic model, and whether they minimise it."""
-    ratios, lowest = (
-        [getattr(each, kind).trace / each.uniform.trace for each in solved] for kind in ("by_norm", "optimal")
-    )
+    ratios, lowest = ([each[kind].trace / each["uniform"].trace for each in solved] for kind in ("by_norm", "optimal"))
     yield Statement(
         "Practical objective, lowered",
         "Sampling by gradient norm lowers Tr[I_h(theta_h)^-1] below that of uniform sampling (logistic model).",
@@ -169,19 +170,16 @@ def objective(solved: tuple[Solved, ...]) -> Iterator[Statement]:
         f"{min(lowest):.1%} to {max(lowest):.1%}",
         {"largest_ratio": max(ratios), "smallest_ratio": min(ratios), "largest_optimal_ratio": max(lowest)},
     )
-    free, even = ([getattr(each, kind).rank_correlation for each in solved] for kind in ("optimal", "even"))
-    rows = [each.optimal.effective_rows for each in solved]
-    masses = {
-        kind: sum(getattr(each, kind).conflicting_mass for each in solved) / len(solved)
-        for kind in ("uniform", "by_norm", "optimal", "even", "sets")
-    }
+    free, even = ([each[kind].rank_correlation for each in solved] for kind in ("optimal", "even"))
+    rows = [each["optimal"].effective_rows for each in solved]
+    masses = {kind: sum(each[kind].conflicting_mass for each in solved) / len(solved) for kind in solved[0]}
     yield Statement(
         "Practical objective, minimised",
         "The h that minimises Tr[I_h(theta_h)^-1] is in proportion to the gradient norms (logistic model).",
         judged(min(free) >= PROPORTIONAL),
         f"rank correlation of at least {PROPORTIONAL} on every drawn data set",
         f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(rows):.0f} to {max(rows):.0f} "
-        f"effective rows of {len(solved[0].conflicting)}. Held near the uniform h: "
+        f"effective rows of {len(solved[0]['even'].h)}. Held near the uniform h: "
         f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting rows: {masses['uniform']:.2f} "
         f"uniform, {masses['by_norm']:.2f} by gradient norm, {masses['optimal']:.2f} at the minimum, "
         f"{masses['sets']:.2f} with one value per set",
