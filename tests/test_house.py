@@ -132,7 +132,7 @@ BUDGET = {
     "integrations": 320,
     "learn": 2470,
     "methods": 800,
-    "paper": 3130,
+    "paper": 3110,
     "report": 1780,
 }
 

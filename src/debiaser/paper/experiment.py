@@ -214,11 +214,10 @@ def published_number(spec: Spec) -> dict[str, object] | None:
     if spec.method not in METHODS or spec.noise:
         return None
     setting, usual = SETTINGS[spec.dataset], signature(DATASETS[spec.dataset].load).parameters
-    if any(usual[name].default != value for name, value in spec.options.items() if name in TASK):
-        return None
-    if spec.dataset == "celeba" and spec.net != setting.net:  # the paper prints accuracies of one network
-        return None
-    if field_values(METHODS[spec.method](**setting.fields(spec.method, spec.rho))) != spec.fields:
+    other_task = any(usual[name].default != value for name, value in spec.options.items() if name in TASK)
+    other_net = spec.dataset == "celeba" and spec.net != setting.net  # the paper prints accuracies of one network
+    fields = field_values(METHODS[spec.method](**setting.fields(spec.method, spec.rho)))
+    if other_task or other_net or fields != spec.fields:
         return None
     number = results.published(spec.dataset, spec.method, spec.rho)
     if number is None or number.mean is None:

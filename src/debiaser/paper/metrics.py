@@ -28,14 +28,19 @@ def accuracies(logits: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str
     right = logits.argmax(1) == y
     kind = truth.conflicting(y)
     groups = group_accuracies(right, truth)
-    return {
+    found: Metrics = {
         "unbiased": percent(right),
         "aligned": percent(right[kind == 0]),
         "conflicting": percent(right[kind == 1]),
         "group_average": float(groups.mean()) if len(groups) else None,
         "worst_group": float(groups.min()) if len(groups) else None,
-        **(by_attribute(right, y, truth, attributes) if len(attributes) > 1 and not truth.overlapping else {}),
     }
+    if len(attributes) > 1 and not truth.overlapping:
+        for name, attribute in zip(attributes, truth.bias.T, strict=True):
+            kind = Truth(truth.target, attribute[:, None]).conflicting(y)  # whatever the other attributes do
+            for word, wanted in (("aligned", 0), ("conflicting", 1)):
+                found[f"{word}_{name.replace(' ', '_')}"] = percent(right[kind == wanted])
+    return found
 
 
 def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
@@ -56,16 +61,6 @@ def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
     return np.concatenate(found) if found else np.zeros(0)
 
 
-def by_attribute(right: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str]) -> Metrics:
-    """`aligned_<attribute>`, `conflicting_<attribute>`: rows that follow and go against it, whatever the others do."""
-    found: Metrics = {}
-    for name, attribute in zip(attributes, truth.bias.T, strict=True):
-        kind = Truth(truth.target, attribute[:, None]).conflicting(y)
-        for word, wanted in (("aligned", 0), ("conflicting", 1)):
-            found[f"{word}_{name.replace(' ', '_')}"] = percent(right[kind == wanted])
-    return found
-
-
 def validation(logits: Tensor, y: Tensor) -> Metrics:
     """Loss and accuracy on the (biased) validation rows: all that a choice may rest on."""
     return {"valid_loss": float(F.cross_entropy(logits, y)), "valid_accuracy": percent(logits.argmax(1) == y)}
@@ -84,14 +79,9 @@ def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metr
         return {}
     score = score.astype(np.float64)
     known, shares = conflicting >= 0, score / score.sum()
-    found: Metrics = {
-        "score_auroc": None,
-        "score_average_precision": None,
-        "score_precision": None,
-        "score_recall": None,
-        "score_conflicting_mass": None,
-        "score_effective_sample_size": effective_sample_size(shares),
-    }
+    names = ("auroc", "average_precision", "precision", "recall", "conflicting_mass")
+    found: Metrics = {f"score_{name}": None for name in names}
+    found["score_effective_sample_size"] = effective_sample_size(shares)
     truth = conflicting[known] == 1
     if truth.any() and not truth.all():
         found["score_auroc"] = float(roc_auc_score(truth, score[known]))

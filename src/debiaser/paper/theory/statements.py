@@ -57,8 +57,7 @@ def lemmas(evidence: Evidence) -> Iterator[Statement]:
         f"limit {limit:.4f}; at n = {last['n']:,}: {last['scaled_excess']:.4f} ± {last['standard_error']:.4f} over "
         f"{last['sets']:,} drawn training sets; at n = {first['n']:,}: {first['scaled_excess']:.4f}",
         {"limit": limit, "largest_distance_in_standard_errors": apart}
-        | {f"scaled_excess_{row['n']}": row["scaled_excess"] for row in rows}
-        | {f"standard_error_{row['n']}": row["standard_error"] for row in rows},
+        | {f"{name}_{row['n']}": row[name] for name in ("scaled_excess", "standard_error") for row in rows},
     )
     falls = all(one["trace_deviation"] > other["trace_deviation"] for one, other in pairwise(rows))
     yield Statement(
