@@ -259,14 +259,16 @@ def spawning(**variables: str) -> Iterator[None]:
     os.environ.update(variables)
     sys.path[:], sys.modules["__main__"] = filter(None, path), ModuleType("__main__")
     resource_tracker.ensure_running()  # Python's own; to start it later would let Ctrl-C through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    set_mask = getattr(signal, "pthread_sigmask", None)  # which Windows lacks
+    mask = set_mask(signal.SIG_BLOCK, {signal.SIGINT}) if set_mask else None
     try:
         yield
     finally:
         sys.path[:], sys.modules["__main__"] = path, script
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if set_mask:
+            set_mask(signal.SIG_SETMASK, mask)
 
 
 def start_worker(pipe: Connection, threads: int) -> None:

@@ -29,7 +29,8 @@ from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
 from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Method, Task
-from debiaser.paper import metrics, results
+from debiaser.paper.metrics import accuracies, detection, validation
+from debiaser.paper.results import finished, measures, new_result, published, write_history
 from debiaser.paper.samples import Vector, test_samples, train_samples
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import Spec, field_values
@@ -65,7 +66,7 @@ def run(
         raise Problem(f"this is a run of {spec.world_size} processes, but {processes.size} are here; use torchrun")
 
     def find() -> tuple[Result | None, str]:
-        return processes.from_main(lambda: (None, "") if fresh else results.finished(folder))
+        return processes.from_main(lambda: (None, "") if fresh else finished(folder))
 
     done, _ = find()
     if done is not None:  # a finished run can be read without its lock, also where one may not write
@@ -151,8 +152,8 @@ def keep(
     """Write everything, `result.json` last."""
     found = judge(spec, benchmark, logits, task.journal, folder)
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
-    results.write_history(folder / "history.csv", task.journal.history)
-    result = results.new_result(spec, **found, environment=environment(str(task.device), spec.world_size))
+    write_history(folder / "history.csv", task.journal.history)
+    result = new_result(spec, **found, environment=environment(str(task.device), spec.world_size))
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     stages = task.journal.stages
@@ -219,7 +220,7 @@ def published_number(spec: Spec) -> dict[str, object] | None:
     fields = field_values(METHODS[spec.method](**setting.fields(spec.method, spec.rho)))
     if other_task or other_net or fields != spec.fields:
         return None
-    number = results.published(spec.dataset, spec.method, spec.rho)
+    number = published(spec.dataset, spec.method, spec.rho)
     if number is None or number.mean is None:
         return None
     return {"mean": number.mean, "std": number.std, "label": number.label, "note": number.note}
@@ -252,8 +253,8 @@ def watch(model: nn.Module, benchmark: Benchmark, device: str, processes: Proces
     """What the history shows of an epoch; no method sees it."""
     logits = predictions(model, benchmark, device, processes)
     return {
-        **metrics.validation(logits["valid"], benchmark.valid.y),
-        **metrics.accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"]),
+        **validation(logits["valid"], benchmark.valid.y),
+        **accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"]),
     }
 
 
@@ -278,9 +279,9 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         **test_samples(benchmark, logits["test"].softmax(1).numpy(), spec.data_seed),
     )
     found = {
-        **metrics.accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
-        "valid": metrics.validation(logits["valid"], benchmark.valid.y)["valid_accuracy"],
-        **metrics.detection(detector(journal, vectors["label"]), conflicting),
+        **accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
+        "valid": validation(logits["valid"], benchmark.valid.y)["valid_accuracy"],
+        **detection(detector(journal, vectors["label"]), conflicting),
     }
     return {
         "metrics": found,
@@ -297,5 +298,5 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         "bias_name": " and ".join(benchmark.attributes),
         "notes": list(benchmark.notes),
         "published": published_number(spec),
-        **results.measures(journal.history, vectors),
+        **measures(journal.history, vectors),
     }
