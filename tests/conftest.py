@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +94,22 @@ class Done(subprocess.CompletedProcess[str]):
         return content
 
 
+def debiaser(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 280) -> Done:
+    """`debiaser ...` run as a command."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    line = [sys.executable, "-m", "debiaser", *words]
+    done = subprocess.run(line, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
+    return Done(done.args, done.returncode, done.stdout, done.stderr)
+
+
+def assert_refused(done: Done, code: int, told: str) -> None:
+    """That a command ended with this code and nothing but one line, in which this is found."""
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("debiaser: ") and re.search(told, line), line
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., Done]:
     """`debiaser ...` run as a command in an empty folder."""
-
-    def run(*words: str, cwd: Path = tmp_path, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-        line = [sys.executable, "-m", "debiaser", *words]
-        done = subprocess.run(line, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
-        return Done(done.args, done.returncode, done.stdout, done.stderr)
-
-    return run
+    return partial(debiaser, cwd=tmp_path)

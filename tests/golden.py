@@ -9,6 +9,7 @@ them. Paths, times, facts of the machine and commits never enter. Only public na
 import csv
 import difflib
 import hashlib
+import html
 import inspect
 import json
 import math
@@ -21,15 +22,15 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from html.parser import HTMLParser
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load_file
@@ -37,6 +38,10 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
+
+import debiaser
+from debiaser import EIIL, GEORGE, PGD, GCELoss, LfF, Recipe, ScoreSampler, audit, debias, gradient_norms
+from debiaser.integrations.sklearn import DebiasedClassifier
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("golden.json")
@@ -57,50 +62,41 @@ Part = dict[str, dict[str, Any]]
 
 def fingerprint() -> dict[str, str]:
     """What decides the last bits of floating point here: versions of what computes, and the processor."""
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "transformers")
+    versions = {each.name.lower(): each.version for each in distributions()}
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    names = ("vendor_id", "cpu family", "model", "model name", "cache size")
-    lines = {name: re.search(rf"^{name}\s*:\s*(.+)$", cpu, re.MULTILINE) for name in names}
+    facts = dict(re.findall(r"^(\S.*?)\s*:\s*(.+?)\s*$", cpu.split("\n\n")[0], re.MULTILINE))
     return {
-        **{name: installed(name) for name in packages},
+        **{
+            name: versions.get(name, "")
+            for name in ("torch", "numpy", "scipy", "scikit-learn", "pillow", "transformers")
+        },
         "capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
-        **{name: found[1].strip() if found else "" for name, found in lines.items()},
+        **{name: facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "cache size")},
     }
-
-
-def installed(package: str) -> str:
-    """The version of a package, empty where it is not here."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """`debiaser ...` in this folder with a cache of its own, one thread and a plain terminal of 100 columns."""
-    kept = {name: value for name, value in os.environ.items() if name not in NOISY}
+    variables = {name: value for name, value in os.environ.items() if name not in NOISY}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     terminal = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "TERM": "dumb", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
-    places = {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(home())}
-    variables = kept | threads | terminal | places
+    places = {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(debiaser.__file__).parents[1]),
+    }
+    options = {"cwd": folder, "env": variables | threads | terminal | places}
     line = [sys.executable, "-m", "debiaser", *words]
-    done = subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=280, **options)
     if done.returncode != code:
         raise AssertionError(f"debiaser {' '.join(words)} ended with {done.returncode}, not {code}: {done.stderr}")
     return done
 
 
-def home() -> Path:
-    """Where the package that this process imports is, so that commands are those of the same one."""
-    import debiaser
-
-    return Path(str(debiaser.__file__)).resolve().parents[1]
-
-
-def run_json(folder: Path, *words: str) -> Any:
+def run_json(folder: Path, *words: str, quiet: tuple[str, ...] = ("--quiet",)) -> Any:
     """The one JSON object that the command prints."""
-    return json.loads(run(folder, *words, "--json", "--quiet").stdout.splitlines()[-1])
+    return json.loads(run(folder, *words, "--json", *quiet).stdout.splitlines()[-1])
 
 
 def sha(content: bytes) -> str:
@@ -182,48 +178,22 @@ def keys(*values: Any) -> dict[str, Any]:
     return tree
 
 
-def leaves(tree: Any, above: str = "") -> list[str]:
-    """The ends of a tree, each as a path with its value, if it has one."""
-    if isinstance(tree, dict):
-        return [path for key, each in tree.items() for path in leaves(each, f"{above}.{key}")]
-    return [f"{above} = {tree}" if tree else above]
-
-
-class Outline(HTMLParser):
-    """The ids and headings of a page; not the ids inside figures, which whatever draws them makes up."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.ids: set[str] = set()
-        self.headings: list[str] = []
-        self.inside, self.figures = False, 0
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the id, and whether a heading begins."""
-        if not self.figures:
-            self.ids |= {value for name, value in attrs if name == "id" and value}
-        self.figures += tag == "svg"
-        if re.fullmatch("h[1-6]", tag):
-            self.inside = True
-            self.headings.append(f"{tag} ")
-
-    def handle_endtag(self, tag: str) -> None:
-        """A heading ends."""
-        self.inside &= not re.fullmatch("h[1-6]", tag)
-        self.figures -= tag == "svg"
-
-    def handle_data(self, data: str) -> None:
-        """The words of a heading."""
-        if self.inside:
-            self.headings[-1] += data
+def leaves(value: Any, above: str = "") -> list[str]:
+    """The lines of a list; the ends of a tree, each as a path with its value; or the value."""
+    if isinstance(value, dict):
+        return [line for key in sorted(value) for line in leaves(value[key], f"{above}.{key}")] or [f"{above} empty"]
+    every = value if isinstance(value, list) and not above else [value]
+    return [f"{above} {json.dumps(each, sort_keys=True, ensure_ascii=False)}" for each in every]
 
 
 def outline(path: Path, folder: Path) -> dict[str, Any]:
-    """The ids and headings of a page, as lists."""
-    page = Outline(path)
-    words = [" ".join(each.split()).replace(str(folder), "HERE") for each in page.headings]
-    return {f"{path.name}: ids": sorted(page.ids), f"{path.name}: headings": words}
+    """The ids and headings of a page; not the ids inside figures, which whatever draws them makes up."""
+    text = path.read_text(encoding="utf-8").replace(str(folder), "HERE")
+    bare = re.sub(r"(<(svg|script|style)\b[^>]*>).*?</\2>", r"\1", text, flags=re.DOTALL)
+    ids = re.findall(r"<[^>]*?\sid=\"?([^\s\">]+)", bare)
+    found = re.findall(r"<(h[1-6])\b[^>]*>(.*?)</\1>", bare, re.DOTALL)
+    words = [f"{tag} " + html.unescape(re.sub(r"<[^>]*>", "", inside)) for tag, inside in found]
+    return {f"{path.name}: ids": sorted({*ids}), f"{path.name}: headings": [" ".join(each.split()) for each in words]}
 
 
 def lines(text: str, folder: Path) -> list[str]:
@@ -300,8 +270,6 @@ def table(folder: Path) -> Path:
 
 def text_model(folder: Path) -> Path:
     """A small BERT with fixed weights whose tokens are the words of the table; skipped without transformers."""
-    import pytest
-
     library = pytest.importorskip("transformers", reason="transformers is not installed: this part did not run")
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -345,11 +313,8 @@ def own(verb: str, source: str, folder: Path) -> Part:
     # What is found, and so which keys and headings there are, rests on floats.
     floats: dict[str, Any] = {"audit.json: keys": keys(kept)}
     floats |= pieces(kept, folder, "audit.json") | pieces(said, folder, "--json")
-    floats |= (
-        columns(out / "scores.csv", folder)
-        | columns(out / "weights.csv", folder)
-        | outline(out / "report.html", folder)
-    )
+    floats |= columns(out / "scores.csv", folder) | columns(out / "weights.csv", folder)
+    floats |= outline(out / "report.html", folder)
     for path in sorted(out.glob("*.npz")):
         floats |= digests(dict(np.load(path, allow_pickle=False)), path.name)
     if verb == "audit":  # what is kept is found again, and told in words
@@ -434,14 +399,9 @@ def helps(folder: Path) -> Part:
 def usage(folder: Path) -> Part:
     """Wrong usage and what a person can mend: the exit code and the line."""
     (folder / "empty").mkdir()
-    cases: list[tuple[int, str]] = [
-        (2, "nosuch"),
-        (2, "train digits --method nosuch"),
-        (2, "study nosuch"),
-        (1, "audit empty"),
-        (1, "data check bffhq"),
-    ]
-    same = {f"{code} {line}": lines(run(folder, *line.split(), code=code).stderr, folder) for code, line in cases}
+    cases = ("2 nosuch", "2 train digits --method nosuch", "2 study nosuch", "1 audit empty", "1 data check bffhq")
+    parts = ((case, int(case[0]), case.split()[1:]) for case in cases)
+    same = {case: lines(run(folder, *words, code=code).stderr, folder) for case, code, words in parts}
     return {"same": same, "points": {}, "bytes": {}}
 
 
@@ -466,7 +426,7 @@ def studies(folder: Path) -> Part:
 def report(folder: Path) -> Part:
     """The page of kept results of digits."""
     copy_results(folder, "results/digits/")
-    said = json.loads(run(folder, "report", "results", "--json").stdout)
+    said = run_json(folder, "report", "results", quiet=())
     return {"same": {"--json": said, **outline(folder / said["page"], folder)}, "points": {}, "bytes": {}}
 
 
@@ -481,9 +441,9 @@ def theory(folder: Path) -> Part:
 
 def data(folder: Path) -> Part:
     """What `data` lists, what it says of digits, and the picture of them."""
-    listed = json.loads(run(folder, "data", "list", "--json").stdout)
-    checked = json.loads(run(folder, "data", "check", "digits", "--noise", "0.1", "--json").stdout)
-    drawn = json.loads(run(folder, "data", "show", "digits", "--json").stdout)
+    listed = run_json(folder, "data", "list", quiet=())
+    checked = run_json(folder, "data", "check", "digits", "--noise", "0.1", quiet=())
+    drawn = run_json(folder, "data", "show", "digits", quiet=())
     with Image.open(folder / drawn["picture"]) as picture:
         pixels = np.asarray(picture)
     same = {
@@ -499,7 +459,7 @@ def data(folder: Path) -> Part:
 def bench(folder: Path) -> Part:
     """The quickest claim of the bench: keys and page; its numbers are times."""
     said = run_json(folder, "bench", "--quick", "--only", "sampling", "--out", "bench.html")
-    cleaned = json.loads(run(folder, "clean", "--json").stdout)
+    cleaned = run_json(folder, "clean", quiet=())
     same = {"--json: keys": keys(said), "clean --json: keys": keys(cleaned), **outline(folder / "bench.html", folder)}
     return {"same": same, "points": {}, "bytes": {}}
 
@@ -531,43 +491,28 @@ def tensors(found: dict[str, Tensor]) -> dict[str, str]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """One thread, torch's random numbers as they were, and a cache in this folder."""
-    before, threads = os.environ.get("XDG_CACHE_HOME"), torch.get_num_threads()
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        os.environ.pop("XDG_CACHE_HOME")
-        os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1), torch.random.fork_rng(devices=[]):
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        torch.manual_seed(0)
+        yield
 
 
 def names(folder: Path) -> Part:
     """The public names with their parameters and defaults."""
-    import debiaser
-
-    def parameters(name: str) -> str:
+    same: dict[str, Any] = {"__all__": sorted(debiaser.__all__)}
+    for name in same["__all__"]:
         thing = getattr(debiaser, name)
-        if not callable(thing):
-            return str(thing)
-        return ", ".join(
-            each.name if each.default is each.empty else f"{each.name}={each.default!r}"
-            for each in inspect.signature(thing).parameters.values()
-        )
-
-    same = {"__all__": sorted(debiaser.__all__), **{name: parameters(name) for name in sorted(debiaser.__all__)}}
+        taken = inspect.signature(thing).parameters.values() if callable(thing) else ()
+        given = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in taken]
+        same[name] = ", ".join(given) if callable(thing) else str(thing)
     return {"same": same, "points": {}, "bytes": {}}
 
 
 def python_debias(folder: Path) -> Part:
     """`debias(model, dataset)` by every method: weights, scores, and the stages it went through."""
-    import debiaser
-    from debiaser import EIIL, GEORGE, PGD, LfF, Recipe, debias
-
-    ways: dict[str, Any] = {name: getattr(debiaser, name)() for name in ("Vanilla", "PGD", "LfF", "JTT", "Disen")}
-    ways |= {name: getattr(debiaser, name)() for name in ("CNC", "BPA")}
+    plain = ("Vanilla", "PGD", "LfF", "JTT", "Disen", "CNC", "BPA")
+    ways: dict[str, Any] = {name: getattr(debiaser, name)() for name in plain}
     ways |= {"EIIL": EIIL(steps=20), "IRM": EIIL(steps=20, learner="irm"), "GEORGE": GEORGE(reduce="pca")}
     ways |= {"PGD joint": PGD(joint=True), "PGD reweight": PGD(use="reweight"), "LfF gradient": LfF(score="gradient")}
     same, floats = {}, {}
@@ -579,15 +524,12 @@ def python_debias(folder: Path) -> Part:
             same[f"{way}: stages"] = list(done.seconds)
             same[f"{way}: scores"] = None if done.scores is None else str(tuple(done.scores.shape))
             same[f"{way}: history"] = keys(done.history)
-            scores = {} if done.scores is None else {"scores": done.scores}
-            floats[way] = tensors(done.model.state_dict() | scores)
+            floats[way] = tensors(done.model.state_dict() | ({} if done.scores is None else {"scores": done.scores}))
     return {"same": same, "points": {}, "bytes": floats}
 
 
 def python_norms(folder: Path) -> Part:
     """`gradient_norms` in its variants, and `GCELoss` with its gradient."""
-    from debiaser import GCELoss, gradient_norms
-
     ways: dict[str, dict[str, Any]] = {
         "head": {},
         "bias": {"bias": True},
@@ -613,14 +555,10 @@ def python_norms(folder: Path) -> Part:
 
 def python_sampler(folder: Path) -> Part:
     """What `ScoreSampler` draws: exact scores, so the same everywhere."""
-    from debiaser import ScoreSampler
-
     scores = torch.arange(1, 41, dtype=torch.float64)
-    # It was called length when this was recorded; the draws are the same.
-    length = "num_samples" if "num_samples" in inspect.signature(ScoreSampler).parameters else "length"
     made = {
         "plain": ScoreSampler(scores),
-        "seed 3, length 9": ScoreSampler(scores, seed=3, **{length: 9}),
+        "seed 3, length 9": ScoreSampler(scores, seed=3, num_samples=9),
         "rank 1 of 2": ScoreSampler(scores, rank=1, world_size=2),
         "clip": ScoreSampler(scores, clip=1.5),
     }
@@ -642,8 +580,6 @@ def python_sampler(folder: Path) -> Part:
 
 def python_audit(folder: Path) -> Part:
     """`audit` of labels with probabilities, and of a dataset in memory."""
-    from debiaser import audit
-
     stream = np.random.default_rng(0)
     y, features = np.arange(90) % 3, stream.normal(size=(90, 4))
     x = torch.from_numpy(stream.integers(0, 256, (60, 3, 28, 28), dtype=np.uint8)).float() / 255
@@ -659,8 +595,6 @@ def python_audit(folder: Path) -> Part:
 
 def python_sklearn(folder: Path) -> Part:
     """`DebiasedClassifier`: its parameters, answers, scores and weights."""
-    from debiaser.integrations.sklearn import DebiasedClassifier
-
     x, y = (each.numpy() for each in rows().tensors)
     with alone(folder):
         made = DebiasedClassifier(random_state=0)
@@ -702,41 +636,25 @@ def make(name: str, folder: Path) -> Part:
 
 def other_machine(name: str, recorded: dict[str, str]) -> list[str]:
     """In what this machine differs from the one that recorded, as far as this part's floats rest on it."""
-    here = fingerprint()
-    counts = [fact for fact in here if fact != "transformers" or name.endswith("-table")]
     return [
-        f"{fact}: {recorded.get(fact)} there, {here[fact]} here" for fact in counts if recorded.get(fact) != here[fact]
+        f"{fact}: {recorded.get(fact)} there, {value} here"
+        for fact, value in fingerprint().items()
+        if recorded.get(fact) != value and (fact != "transformers" or name.endswith("-table"))
     ]
 
 
-def differences(recorded: Part, found: Part, exact: bool) -> list[str]:
-    """A line for each thing that is not as recorded; within limits where floating point is another."""
-    told = [
-        line
-        for kind in ("same", "points", "bytes")
-        if exact or kind == "same"
-        for line in changed(recorded, found, kind)
-    ]
-    if not exact:
-        for name, value in recorded["points"].items():
-            if abs(value - found["points"].get(name, math.inf)) > NEAR:
-                told.append(f"points: {name}: recorded {value}, now {found['points'].get(name)}")
-    return told
-
-
-def changed(recorded: Part, found: Part, kind: str) -> Iterable[str]:
-    """What differs in one of the dictionaries of a part; lists as a diff."""
-    before, now = recorded[kind], found[kind]
-    for name in [*before, *(name for name in now if name not in before)]:
-        if name not in now or name not in before:
-            yield f"{kind}: {name}: {'recorded, now absent' if name in before else 'new, not recorded'}"
-        elif before[name] != now[name]:
-            old, new = (leaves(each) if isinstance(each, dict) else each for each in (before[name], now[name]))
-            if isinstance(old, list) and isinstance(new, list):
-                diff = difflib.unified_diff([*map(str, old)], [*map(str, new)], "recorded", "now", n=1, lineterm="")
+def differences(recorded: Part, found: Part, exact: bool) -> Iterator[str]:
+    """A line for each thing that is not as recorded, lists as a diff; within limits where floating point is another."""
+    for kind in ("same", "points", "bytes") if exact else ("same",):
+        before, now = recorded[kind], found[kind]
+        for name in [*before, *(name for name in now if name not in before)]:
+            old, new = (leaves(each[name]) if name in each else ["absent"] for each in (before, now))
+            if old != new:
+                diff = difflib.unified_diff(old, new, "recorded", "now", n=1, lineterm="")
                 yield "\n    ".join([f"{kind}: {name}:", *diff])
-            else:
-                yield f"{kind}: {name}: recorded {old}, now {new}"
+    for name, value in recorded["points"].items():
+        if not exact and abs(value - found["points"].get(name, math.inf)) > NEAR:
+            yield f"points: {name}: recorded {value}, now {found['points'].get(name)}"
 
 
 def write(chosen: list[str]) -> None:
@@ -770,5 +688,4 @@ def layout(value: Any, depth: int = 0) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "src"))
     write(sys.argv[1:])

@@ -250,20 +250,9 @@ def test_no_machine_in_tracked_files():
     assert not found, "\n".join(found)
 
 
-PAPERS = [
-    "README.md",
-    "CHANGELOG.md",
-    "CITATION.cff",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "SECURITY.md",
-    "src/debiaser/py.typed",
-]
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_papers_are_there(name):
-    assert (ROOT / name).is_file(), f"{name} is missing"
+def test_papers_are_there():
+    papers = ("README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "SECURITY.md")
+    assert not [name for name in (*papers, "src/debiaser/py.typed") if not (ROOT / name).is_file()]
 
 
 def project() -> dict:
@@ -275,14 +264,8 @@ def test_versions_agree():
         "CITATION.cff": r'^version: "?([^\s"]+)',
         "src/debiaser/__init__.py": r'^__version__(?:: \w+)? = "([^"]+)"',
     }
-    for name, pattern in patterns.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        match = re.search(pattern, text, re.M)
-        assert match, f"{name}:1: no line with the version"
-        line = text.count("\n", 0, match.start(1)) + 1
-        assert match[1] == (wanted := project()["version"]), (
-            f"{name}:{line}: {match[1]}, but pyproject.toml says {wanted}"
-        )
+    found = {name: re.search(pattern, (ROOT / name).read_text(), re.M) for name, pattern in patterns.items()}
+    assert {name: match and match[1] for name, match in found.items()} == dict.fromkeys(found, project()["version"])
 
 
 def test_constraints_pin_every_requirement():
@@ -292,11 +275,7 @@ def test_constraints_pin_every_requirement():
         *project()["dependencies"],
         *(text for extra in project()["optional-dependencies"].values() for text in extra),
     ]
-    found = [
-        f"constraints.txt:{n}: torchvision stays out"
-        for n, line in enumerate(lines, 1)
-        if line.startswith("torchvision")
-    ]
+    found = ["constraints.txt: torchvision stays out"] if "torchvision" in pins else []
     for requirement in map(Requirement, ranges):
         name, allowed = canonicalize_name(requirement.name), requirement.specifier
         if name == "torchvision" or ("lightning" in name and list(allowed.filter(["2.6.2", "2.6.3"]))):
@@ -309,69 +288,53 @@ def test_constraints_pin_every_requirement():
 # --- each rule can fail ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rule", "room", "code"),
-    [
-        (layers, "data", "from debiaser.learn import losses"),
-        (layers, "data", "from debiaser import methods"),
-        (layers, "data", "from debiaser import PGD"),
-        (layers, "learn", "def f():\n    import debiaser.paper.metrics"),
-        (layers, "methods", "from ..paper.theory import fisher"),
-        (layers, "paper", "import importlib\nimportlib.import_module('debiaser.auditing')"),
-        (layers, "report", "import torch.nn"),
-        (layers, "report", "from debiaser.data.split import Split"),
-        (layers, "__init__", "from .cli import main"),
-        (layers, "attic", "x = 1"),
-        (printing, "paper", "print('done')"),
-        (printing, "learn", "from rich.progress import track"),
-        (printing, "data", "import sys\nsys.stderr.write('done')"),
-        (safety, "learn", "import pickle"),
-        (safety, "learn", "from joblib import dump"),
-        (safety, "learn", "eval('1')"),
-        (safety, "learn", "exec('1')"),
-        (safety, "learn", "import torch\ntorch.load('x.pth')"),
-        (safety, "learn", "from torch import load as read\nread('x.pth', weights_only=False)"),
-        (safety, "learn", "import torch\ntorch.save({}, 'x.pth')"),
-        (safety, "learn", "import numpy as np\nnp.load('x.npy', allow_pickle=True)"),
-        (safety, "cli", "import subprocess\nsubprocess.run('ls', shell=True)"),
-        (docstrings, "learn", "def fit(): ..."),
-        (docstrings, "learn", "class Recipe: ..."),
-        (torchvision, "data", "from torchvision import datasets"),
-    ],
-)
-def test_rule_can_fail(rule, room, code):
+BAD = [
+    (layers, "data", "from debiaser.learn import losses"),
+    (layers, "data", "from debiaser import methods"),
+    (layers, "data", "from debiaser import PGD"),
+    (layers, "learn", "def f():\n    import debiaser.paper.metrics"),
+    (layers, "methods", "from ..paper.theory import fisher"),
+    (layers, "paper", "import importlib\nimportlib.import_module('debiaser.auditing')"),
+    (layers, "report", "import torch.nn"),
+    (layers, "report", "from debiaser.data.split import Split"),
+    (layers, "__init__", "from .cli import main"),
+    (layers, "attic", "x = 1"),
+    (printing, "paper", "print('done')"),
+    (printing, "learn", "from rich.progress import track"),
+    (printing, "data", "import sys\nsys.stderr.write('done')"),
+    (safety, "learn", "import pickle"),
+    (safety, "learn", "from joblib import dump"),
+    (safety, "learn", "eval('1')"),
+    (safety, "learn", "exec('1')"),
+    (safety, "learn", "import torch\ntorch.load('x.pth')"),
+    (safety, "learn", "from torch import load as read\nread('x.pth', weights_only=False)"),
+    (safety, "learn", "import torch\ntorch.save({}, 'x.pth')"),
+    (safety, "learn", "import numpy as np\nnp.load('x.npy', allow_pickle=True)"),
+    (safety, "cli", "import subprocess\nsubprocess.run('ls', shell=True)"),
+    (docstrings, "learn", "def fit(): ..."),
+    (docstrings, "learn", "class Recipe: ..."),
+    (torchvision, "data", "from torchvision import datasets"),
+]
+ALLOWED = "import torch\nfrom debiaser import __version__\nfrom ..learn.losses import gce\nfrom .task import Task"
+GOOD = [
+    (layers, "methods", ALLOWED),
+    (layers, "__main__", "from debiaser.cli import main"),
+    (layers, "cli", "import debiaser"),
+    (printing, "cli", "print('done')"),
+    (safety, "learn", "import torch\ntorch.load('x.pth', weights_only=True)\nmodel.eval()\nre.compile('x')"),
+    (docstrings, "learn", "def _hidden(): ...\ndef shown():\n    'one number'"),
+]
+
+
+@pytest.mark.parametrize(("rule", "room", "code"), [*BAD, *GOOD])
+def test_rule_finds_bad_code_and_lets_good_code_pass(rule, room, code):
     package = [f"debiaser.{room}" if room != "__init__" else "debiaser"] if rule is layers else []
-    assert list(rule(ast.parse(code), room, *package))
-
-
-@pytest.mark.parametrize(
-    ("rule", "room", "code"),
-    [
-        (
-            layers,
-            "methods",
-            "import torch\nfrom debiaser import __version__\nfrom ..learn.losses import gce\nfrom .task import Task",
-        ),
-        (layers, "__main__", "from debiaser.cli import main"),
-        (layers, "cli", "import debiaser"),
-        (printing, "cli", "print('done')"),
-        (safety, "learn", "import torch\ntorch.load('x.pth', weights_only=True)\nmodel.eval()\nre.compile('x')"),
-        (docstrings, "learn", "def _hidden(): ...\ndef shown():\n    'one number'"),
-    ],
-)
-def test_rule_lets_good_code_pass(rule, room, code):
-    package = [f"debiaser.{room}"] if rule is layers else []
-    assert not list(rule(ast.parse(code), room, *package))
+    assert bool(list(rule(ast.parse(code), room, *package))) == ((rule, room, code) in BAD)
 
 
 def test_machine_facts_are_found():
-    bad = [
-        "/ro" + "ot/x",
-        "see '/ho" + "me/me/x'",
-        "file:///wo" + "rk/x",
-        "--index-url" + " https://mirror.example/simple",
-        "trusted-host" + " = mirror.example",
-    ]
+    bad = ["/ro" + "ot/x", "see '/ho" + "me/me/x'", "file:///wo" + "rk/x"]
+    bad += ["--index-url" + " https://mirror.example/simple", "trusted-host" + " = mirror.example"]
     good = ["../work/x", "https://x.org/work/y", "--index-url https://download.pytorch.org/whl/cpu", "~/work/x"]
     assert [line for line, _ in machine_facts("\n".join(bad))] == [1, 2, 3, 4, 5]
     assert not list(machine_facts("\n".join(good)))

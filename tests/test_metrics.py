@@ -1,8 +1,11 @@
-"""Metrics on cases computed by hand."""
+"""Metrics on cases computed by hand, and what must hold for any predictions, labels and bias."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Truth
 from debiaser.paper.metrics import accuracies, detection, validation
@@ -35,13 +38,8 @@ def test_worst_group_is_over_pairs_and_over_every_attribute() -> None:
 def test_unknown_bias_gives_none_not_a_number() -> None:
     y = torch.tensor([0, 1])
     found = accuracies(logits_for([0, 0]), y, Truth(y, torch.full((2, 1), -1)))
-    assert found == {
-        "unbiased": 50,
-        "aligned": None,
-        "conflicting": None,
-        "group_average": None,
-        "worst_group": None,
-    }
+    unknown = dict.fromkeys(("aligned", "conflicting", "group_average", "worst_group"))
+    assert found == {"unbiased": 50, **unknown}
 
 
 def test_the_mean_over_samples_is_not_the_mean_over_groups() -> None:
@@ -90,9 +88,8 @@ def test_worst_of_sixteen_overlapping_groups() -> None:
     assert found["worst_group"] == pytest.approx(60), "2 + 10 of 20 in (3, 1): no longer below the others"
     assert found["group_average"] == pytest.approx((14 * 60 + 80 + 60) / 16)
     without = accuracies(logits_for(answers[:-10], 2), target[:-10], Truth(target[:-10], truth.bias[:-10], True))
-    assert without["worst_group"] == pytest.approx(20) and without["group_average"] == pytest.approx(
-        (15 * 60 + 20) / 16
-    )
+    assert without["worst_group"] == pytest.approx(20)
+    assert without["group_average"] == pytest.approx((15 * 60 + 20) / 16)
     assert found["aligned"] is None and found["conflicting"] is None, "a trait agrees with no target"
     assert found["unbiased"] == pytest.approx((15 * 6 + 2 + 10) / 220 * 100)
 
@@ -109,9 +106,8 @@ def test_detection_by_hand() -> None:
     assert found["score_auroc"] == 0.75  # of four pairs (4,1) (4,3) (2,1) (2,3) three are right
     assert found["score_average_precision"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["score_conflicting_mass"] == pytest.approx(0.6)
-    assert (
-        found["score_precision"] == found["score_recall"] == 0.5
-    )  # above the mean of 2.5: one that conflicts, one not
+    # Above the mean of 2.5: one that conflicts, one not.
+    assert found["score_precision"] == found["score_recall"] == 0.5
     assert found["score_effective_sample_size"] == pytest.approx(100 / 30)
 
 
@@ -119,3 +115,19 @@ def test_detection_by_hand() -> None:
 def test_detection_where_it_cannot_be_judged(kinds: list[int]) -> None:
     found = detection(np.array([1.0, 1.0]), np.array(kinds, dtype=np.int8))
     assert found["score_auroc"] is None and found["score_effective_sample_size"] == pytest.approx(2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60),
+)
+def test_accuracies_lie_between_and_average_to_the_whole(rows: list[tuple[int, int, int]]) -> None:
+    said, label, bias = (torch.tensor(column) for column in zip(*rows, strict=True))
+    found = accuracies(F.one_hot(said, 4).float(), label, Truth(label, bias[:, None]))
+    right = (said == label).double()
+    assert found["unbiased"] is not None and abs(found["unbiased"] - 100 * float(right.mean())) < 1e-4
+    known = [value for value in (found["aligned"], found["conflicting"]) if value is not None]
+    assert min(known) - 1e-4 <= found["unbiased"] <= max(known) + 1e-4
+    groups = {(int(y), int(b)) for y, b in zip(label, bias, strict=True)}
+    lowest = min(100 * float(right[(label == y) & (bias == b)].mean()) for y, b in groups)
+    assert found["worst_group"] is not None and abs(found["worst_group"] - lowest) < 1e-4

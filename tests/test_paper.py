@@ -3,14 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import ROOT
 from debiaser.paper.results import numbers, published, table
 
-ROOT = Path(__file__).resolve().parents[1]
 TRANSCRIPT = ROOT.parent / "shared" / "specs" / "paper_results.json"
 SOURCE = ROOT.parent / "shared" / "paper" / "pgd_iclr2023.tex"
 
@@ -85,11 +84,8 @@ def test_looked_up_by_hand(
 
 
 def test_what_the_paper_does_not_print_is_none() -> None:
-    assert published("cmnist", "pgd", 0.02) is None
-    assert published("cmnist", "pgd", None) is None
-    assert published("bar", "pgd", 0.005) is None
-    assert published("cmnist", "cnc", 0.005) is None
-    assert published("digits", "pgd", 0.005) is None
+    absent = [("cmnist", "pgd", 0.02), ("cmnist", "pgd", None), ("bar", "pgd", 0.005), ("cmnist", "cnc", 0.005)]
+    assert not [asked for asked in (*absent, ("digits", "pgd", 0.005)) if published(*asked) is not None]
 
 
 def test_contradictions_are_noted_on_both_sides() -> None:

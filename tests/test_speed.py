@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from conftest import Done
-from debiaser.cli import app
-from debiaser.errors import Misuse
 from debiaser.paper.documents import table as document_table
 from debiaser.paper.speed import CLAIMS, Way, chosen, difference, exponent, in_fresh_process, interleaved, ratio, spread
 from debiaser.report.speed import bound, markdown, write_speed_page
@@ -55,12 +53,6 @@ def test_what_computes_the_same_gives_the_same() -> None:
     assert all(each is None or each < 1e-3 for each in apart.values()), apart
 
 
-def test_unknown_claims_are_told() -> None:
-    assert chosen([])[-1] == "growth" and chosen(["pgd"]) == ["pgd"]
-    with pytest.raises(Misuse, match="unknown claim 'x'; known: augmenting"):
-        chosen(["x"])
-
-
 def test_the_command_writes_page_and_numbers(command: Callable[..., Done], tmp_path: Path) -> None:
     words = ["bench", "--quick", "--only", "sampling", "--only", "growth", "--json"]
     done = command(*words, "--out", "speed.html")
@@ -71,17 +63,6 @@ def test_the_command_writes_page_and_numbers(command: Callable[..., Done], tmp_p
     page = (tmp_path / "speed.html").read_text()
     assert "Content-Security-Policy" in page and "<script" not in page and "torch.multinomial" in page
     assert not re.search(r"(?:src|href)=\"http", page)
-
-
-@pytest.mark.parametrize("out", ["numbers.json", "."])
-def test_a_page_that_cannot_be_is_told_before_the_work(
-    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The numbers go beside the page with the ending .json: they would take its place."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Misuse, match="--out must name a page"):
-        app(["bench", "--quick", "--only", "sampling", "--out", out], standalone_mode=False)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_bound_is_kept_or_not() -> None:
@@ -125,3 +106,4 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_every_claim_of_the_issue_is_there() -> None:
     assert set(CLAIMS) >= {"training", "pgd", "scoring", "sampling", "augmenting", "decoding", "start-up"}
     assert CLAIMS["pgd"].at_most == 1.08
+    assert chosen([])[-1] == "growth" and chosen(["pgd"]) == ["pgd"]

@@ -1,8 +1,6 @@
 """The theory: formulas against definitions, finite differences and dense linear algebra; verdicts; the command."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +12,7 @@ from scipy.linalg import helmert
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from debiaser.cli import app
+from conftest import ROOT, debiaser
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.forward import Outputs
@@ -24,9 +22,6 @@ from debiaser.paper.theory.evidence import Evidence, gather
 from debiaser.paper.theory.figures import figures
 from debiaser.paper.theory.fisher import Fisher, damped_sweep, head_fisher, inverse_trace, network_fisher
 from debiaser.paper.theory.statements import statements
-
-ROOT = Path(__file__).resolve().parents[1]
-
 
 # --- Theorem 2 ------------------------------------------------------------------------------------------------------
 
@@ -204,26 +199,11 @@ def test_figures_show_what_was_measured(evidence: Evidence) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def command(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "debiaser", "theory", *options], capture_output=True, text=True)
-
-
-def test_a_folder_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = command("--figures", str(tmp_path / "file" / "below"))
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "choose another folder" in done.stderr
-
-
-def test_a_seed_below_zero_is_told_at_once() -> None:
-    with pytest.raises(Misuse, match="seed must not be negative, got -1"):
-        app(["theory", "--seed", "-1"], standalone_mode=False)
-
-
 @pytest.mark.long
 def test_the_command_prints_verdicts_and_draws(tmp_path: Path) -> None:
-    done = command("--figures", str(tmp_path / "pictures"), "--json")
+    done = debiaser("theory", "--figures", str(tmp_path / "pictures"), "--json")
     assert done.returncode == 0 and "Theorem 1: done in" in done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = done.last_json
     assert len(found["statements"]) == 12 and all(Path(name).stat().st_size for name in found["figures"])
     assert {"torch", "commit", "threads", "processor"} <= found["environment"].keys()
     kept = json.loads((ROOT / "results" / "theory.json").read_text())

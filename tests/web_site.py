@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,20 +61,33 @@ def running(made: Site) -> Iterator[Site]:
     thread.join()
 
 
-def serve(handler: Handler, content: bytes) -> None:
-    """The honest server, which resumes."""
+def serve(handler: Handler, content: bytes, pieces: int = 1) -> None:
+    """The honest server, which resumes; slow where it sends more than one piece."""
     wanted = handler.headers.get("Range")
+    begin = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
     if wanted is None:
         handler.start(Content_Length=len(content))
-        handler.wfile.write(content)
-        return
-    begin = int(wanted.removeprefix("bytes=").rstrip("-"))
-    if begin >= len(content):
+    elif begin >= len(content):
         handler.start(416, Content_Range=f"bytes */{len(content)}")
-        return
-    span = f"bytes {begin}-{len(content) - 1}/{len(content)}"
-    handler.start(206, Content_Length=len(content) - begin, Content_Range=span)
-    handler.wfile.write(content[begin:])
+    else:
+        span = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+        handler.start(206, Content_Length=len(content) - begin, Content_Range=span)
+    step = max(1, len(content) // pieces)
+    for place in range(begin, len(content), step):
+        handler.wfile.write(content[place : place + step])
+        handler.wfile.flush()
+        time.sleep(0.02 * (pieces > 1))
+
+
+def sends(body: Callable[[bytes], bytes], length: Callable[[int], int] = lambda n: n, **headers: str) -> Behaviour:
+    """This instead of the file, announced with this length, which may be a lie."""
+
+    def behave(handler: Handler, content: bytes) -> None:
+        sent = body(content)
+        handler.start(Content_Length=length(len(sent)), **headers)
+        handler.wfile.write(sent)
+
+    return behave
 
 
 def stalls(handler: Handler, content: bytes) -> None:
@@ -83,18 +97,25 @@ def stalls(handler: Handler, content: bytes) -> None:
     handler.site.released.wait(20)
 
 
+ignores_range = sends(lambda content: content)
+promises_more = sends(lambda content: content, lambda length: length + 1000)
+promises_less = sends(lambda content: content, lambda length: length // 2)
+sends_page = sends(lambda _: b"<p>please log in", Content_Type="text/html")
+sends_page_as_file = sends(lambda _: b"\n<!DOCTYPE html><p>please log in", Content_Type="application/gzip")
+
+
+def corrupts(handler: Handler, content: bytes) -> None:
+    plain = bytearray(gzip.decompress(content))
+    plain[-1] ^= 1
+    serve(handler, gzip.compress(bytes(plain)))
+
+
+def damages(handler: Handler, content: bytes) -> None:
+    serve(handler, content[: len(content) // 2] + bytes(8) + content[len(content) // 2 + 8 :])
+
+
 def never_answers(handler: Handler, _content: bytes) -> None:
     handler.site.released.wait(20)
-
-
-def promises_more(handler: Handler, content: bytes) -> None:
-    handler.start(Content_Length=len(content) + 1000)
-    handler.wfile.write(content)
-
-
-def promises_less(handler: Handler, content: bytes) -> None:
-    handler.start(Content_Length=len(content) // 2)
-    handler.wfile.write(content)
 
 
 def promises_too_much(handler: Handler, _content: bytes) -> None:
@@ -106,27 +127,6 @@ def never_ends(handler: Handler, _content: bytes) -> None:
     handler.start()
     for _ in range(100):
         handler.wfile.write(bytes(1 << 16))
-
-
-def sends_page(handler: Handler, _content: bytes) -> None:
-    handler.start(Content_Type="text/html", Content_Length=15)
-    handler.wfile.write(b"<p>please log in")
-
-
-def sends_page_as_file(handler: Handler, _content: bytes) -> None:
-    page = b"\n<!DOCTYPE html><p>please log in"
-    handler.start(Content_Type="application/gzip", Content_Length=len(page))
-    handler.wfile.write(page)
-
-
-def corrupts(handler: Handler, content: bytes) -> None:
-    plain = bytearray(gzip.decompress(content))
-    plain[-1] ^= 1
-    serve(handler, gzip.compress(bytes(plain)))
-
-
-def damages(handler: Handler, content: bytes) -> None:
-    serve(handler, content[: len(content) // 2] + bytes(8) + content[len(content) // 2 + 8 :])
 
 
 def answers(status: int) -> Behaviour:
@@ -160,11 +160,6 @@ def cuts_first(limit: int) -> Behaviour:
         handler.wfile.write(content[:limit])
 
     return behave
-
-
-def ignores_range(handler: Handler, content: bytes) -> None:
-    handler.start(Content_Length=len(content))
-    handler.wfile.write(content)
 
 
 def resumes_elsewhere(handler: Handler, content: bytes) -> None:
