@@ -58,7 +58,8 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         biased_epochs: how long the first step is, of the trainer's max_epochs.
         loss: the module's attribute that holds its loss, which is GCE in the first step.
         alpha: GCE's exponent.
-        p, power: the norm of the gradient.
+        p: which norm of the gradient.
+        power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
         seed: decides the draws.
         reset: the second step begins with a new optimiser and schedule.

@@ -37,7 +37,9 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features and classes that makes one; by default one hidden layer in float64.
         method: by default PGD().
         hidden: units of the default network.
-        epochs, batch_size, lr: an AdamW recipe with a one-cycle schedule; epochs are per stage.
+        epochs: per stage, of an AdamW recipe with a one-cycle schedule.
+        batch_size: of that recipe.
+        lr: its largest learning rate.
         recipe: replaces that recipe.
         random_state: as everywhere in scikit-learn.
 

@@ -31,10 +31,12 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
     if something replaced it.
 
     Args:
-        *args, **named: those of Trainer; `args` describes the second training.
+        *args: those of Trainer; its `args` describe the second training.
+        **named: likewise.
         biased_epochs: length of the first training, whose files are in output_dir/biased; as long by default.
         alpha: GCE's exponent.
-        p, power: the norm of the gradient.
+        p: which norm of the gradient.
+        power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
 
     Raises:
