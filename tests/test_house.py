@@ -126,7 +126,7 @@ def docstrings(tree: ast.Module, _room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 250,
-    "auditing": 3100,
+    "auditing": 3110,
     "cli": 1010,
     "data": 4040,
     "integrations": 320,

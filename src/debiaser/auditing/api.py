@@ -108,7 +108,20 @@ def make_request(options: dict[str, Any]) -> Request:
         raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
 
 
-def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: Any) -> Findings:
+def audit(
+    source: Any,
+    pred_probs: Any = None,
+    features: Any = None,
+    *,
+    label: str | None = None,
+    image: str | None = None,
+    text: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    unit: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> Findings:
     """Is there a shortcut in this data, which samples go against it, which look mislabelled?
 
     Args:
@@ -117,9 +130,15 @@ def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: 
         pred_probs: probabilities (n, classes) that a model of yours gives to samples it was not trained on: that model
             is examined, and none is trained.
         features: (n, h) what enters that model's last layer.
-        **options: as of the command: `label`, `image`, `text`, `group`, `split`, `unit` (names of columns), `out` (a
-            folder for the page, scores.csv and what lets the same call go on), `backbone`, `finetune`, `seeds`,
-            `workers`, `seed`, `epochs`, `in_sample`, `matters`, `confirmed`, `redact`.
+        label: the column of the labels, where it cannot be found.
+        image: the column of the images' paths.
+        text: the column of the texts.
+        group: a column with the known bias, for evaluation only.
+        split: the column that says train, valid or test.
+        unit: the column of what must stay on one side of every split, such as a patient.
+        out: a folder for the page, scores.csv and what lets the same call go on.
+        **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `in_sample`,
+            `matters`, `confirmed`, `redact`.
 
     Returns:
         The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
@@ -134,7 +153,8 @@ def audit(source: Any, pred_probs: Any = None, features: Any = None, **options: 
         >>> debiaser.audit(labels, probabilities).verdict
         'cannot tell'
     """
-    request = make_request(options)
+    columns = {"label": label, "image": image, "text": text, "group": group, "split": split, "unit": unit}
+    request = make_request({**columns, "out": out, **options})
     data = isinstance(source, Source)
     if pred_probs is not None and not data:
         if request.out is not None:
