@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def score_stream(
     folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
     if part_rows < 1 or size < 1:
         raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
+    if find_spec("pyarrow") is None:
+        raise Problem(NO_ARROW)
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
     with io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
@@ -222,11 +225,8 @@ def write_part(folder: Path, number: int, held: list[pd.DataFrame], p: float) ->
     part = pd.concat(held, ignore_index=True)
     first = int(part["row"].iloc[0])
     checked(torch.tensor(part["score"].to_numpy()), p, first)
-    try:
-        with io.replacing(part_path(folder, number)) as temporary:
-            part.to_parquet(temporary, index=False)
-    except ImportError as error:
-        raise Problem(NO_ARROW) from error
+    with io.replacing(part_path(folder, number)) as temporary:
+        part.to_parquet(temporary, index=False)
     return first + len(part)
 
 
