@@ -131,7 +131,7 @@ BUDGET = {
     "data": 4040,
     "integrations": 320,
     "learn": 2470,
-    "methods": 800,
+    "methods": 810,
     "paper": 3110,
     "report": 1780,
 }

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser.data.benchmarks import digits
-from debiaser.errors import Problem
+from debiaser.errors import Misuse
 from debiaser.learn.nets import SimConv1
 from debiaser.paper import documents
 from debiaser.paper.studies.findings import gather
@@ -125,7 +125,7 @@ def test_debias_in_one_call() -> None:
     assert torch.allclose(again.scores, result.scores)
     assert debias(model, pairs, method=Vanilla(), recipe=Recipe(epochs=1)).scores is None
     for wrong in ([], TensorDataset(x[:2], torch.tensor([0.5, 1.0])), TensorDataset(x[:2], torch.tensor([0, -1]))):
-        with pytest.raises(Problem):
+        with pytest.raises(Misuse):
             debias(model, wrong)
 
 

@@ -36,13 +36,18 @@ def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
         raise Misuse("the dataset has no samples; give it at least one")
     if isinstance(dataset, Split):
         return dataset
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return Split.of(dataset.tensors[0], forward.class_numbers(dataset.tensors[1]))
+    tensors = dataset.tensors if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2 else None
+    given = [forward.input_and_label(dataset[row])[1] for row in range(len(dataset))] if tensors is None else tensors[1]
+    labels = forward.class_numbers(given)
+    if int(labels.min()) < 0:
+        raise Misuse(f"labels must be class numbers from 0 on, got {int(labels.min())}; number the classes from 0")
+    if tensors is not None:
+        return Split.of(tensors[0], labels)
 
     def read(chosen: Tensor) -> Any:
         return forward.split_item(default_collate([dataset[row] for row in chosen.tolist()]))[0]
 
-    return Split(forward.class_numbers([forward.input_and_label(dataset[row])[1] for row in range(len(dataset))]), read)
+    return Split(labels, read)
 
 
 def debias(
