@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from clusters import conflicting_in
 
-from debiaser.data import DATASETS, Benchmark
+from debiaser.data.benchmarks import DATASETS
+from debiaser.data.split import Benchmark
 from debiaser.io import write_json
 from debiaser.learn.forward import Outputs
 from debiaser.learn.losses import Supervised

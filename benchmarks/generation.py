@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from debiaser.data import DATASETS, Split
-from debiaser.data.benchmarks import bar, gallery
+from debiaser.data.benchmarks import DATASETS, bar, gallery
+from debiaser.data.split import Split
 from debiaser.learn.machine import keep_freed_memory
 from debiaser.paper.speed import Opened, in_fresh_process, jpegs, spread
 

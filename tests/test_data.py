@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from debiaser.data import DATASETS
-from debiaser.data.benchmarks import digits, mnist
+from debiaser.data.benchmarks import DATASETS, digits, mnist
 from debiaser.data.bias import PALETTE, draw_bias, flip_labels
 from debiaser.data.split import Batch, Benchmark, Split, Truth
 from debiaser.errors import Misuse

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data import DATASETS, FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS, FOLDER_SETS
 from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example

@@ -14,9 +14,8 @@ from PIL import Image
 
 import layouts
 import web_site
-from debiaser.data import FOLDER_SETS
 from debiaser.data.archives import FormatError, open_bundle
-from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
+from debiaser.data.benchmarks import FOLDER_SETS, bar, bffhq, celeba, gallery
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.sources import FolderSet, compare

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data import DATASETS, FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS, FOLDER_SETS
 from debiaser.data.raw import ARCHIVES, SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 

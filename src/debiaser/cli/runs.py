@@ -186,7 +186,7 @@ Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; se
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
-    from debiaser.data import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS, PUBLISHED
     from debiaser.data.sources import WEIGHTS
 
     every = {name: each.status(data, thorough=False) for name, each in PUBLISHED.items()}
@@ -216,7 +216,7 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
-    from debiaser.data import PUBLISHED
+    from debiaser.data.benchmarks import PUBLISHED
 
     with reporting(quiet):
         found = {each: str(PUBLISHED[each].fetch(data)) for each in raw_sets(name)}
@@ -237,7 +237,7 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.data import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS, PUBLISHED
     from debiaser.paper.samples import portions, statistics
 
     spec = specify(name, rho, noise, data_seed, option) if name in DATASETS else None
@@ -279,7 +279,7 @@ def show_data(
     as_json: options.Json = False,
 ) -> None:
     """Draw sample pictures: rows that follow the shortcut, and a row that goes against it."""
-    from debiaser.data import DATASETS
+    from debiaser.data.benchmarks import DATASETS
     from debiaser.paper.samples import draw
 
     if name not in DATASETS:
@@ -294,7 +294,7 @@ def show_data(
 
 def raw_sets(name: str) -> tuple[str, ...]:
     """The raw sets, or the weights, behind a name."""
-    from debiaser.data import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS, PUBLISHED
 
     if name in DATASETS:
         return DATASETS[name].raw

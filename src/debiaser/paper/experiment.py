@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from debiaser.data import DATASETS
 from debiaser.data.augment import AUGMENTATIONS
+from debiaser.data.benchmarks import DATASETS
 from debiaser.data.benchmarks.gallery import Gallery
 from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark, Split

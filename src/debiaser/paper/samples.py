@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data import Benchmark, Split
 from debiaser.data.benchmarks.civilcomments import Tokens
+from debiaser.data.split import Benchmark, Split
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.paper.results import table

@@ -119,8 +119,8 @@ def new_spec(
     augment: str = "",
 ) -> Spec:
     """The checked spec of a run; `changes` are `key=value` texts for the method's fields."""
-    from debiaser.data import DATASETS
     from debiaser.data.augment import AUGMENTATIONS
+    from debiaser.data.benchmarks import DATASETS
     from debiaser.data.bias import check_share
     from debiaser.learn.engine import PRECISIONS
     from debiaser.learn.nets import NETS, check_options
@@ -204,7 +204,7 @@ def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
 
 def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
     """`key=value` texts as keyword arguments of the dataset's loader."""
-    from debiaser.data import DATASETS
+    from debiaser.data.benchmarks import DATASETS
 
     hints = typing.get_type_hints(DATASETS[dataset].load)
     own = {name: kind for name, kind in hints.items() if name not in COMMON_OPTIONS}
