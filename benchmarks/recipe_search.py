@@ -23,8 +23,7 @@ from debiaser.learn.forward import predict
 from debiaser.learn.nets import new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.task import Task
-from debiaser.paper.experiment import detector
-from debiaser.paper.metrics import accuracies, detection, validation
+from debiaser.paper.experiment import accuracies, detection, detector, validation
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import new_spec
 

@@ -12,7 +12,7 @@ from debiaser.data.benchmarks.civilcomments import Tokens
 from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
-from debiaser.paper.metrics import accuracies
+from debiaser.paper.experiment import accuracies
 from debiaser.paper.samples import draw, portions
 from layouts import IDENTITIES, write_folder, write_tar, write_zip
 

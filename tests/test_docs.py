@@ -19,7 +19,8 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data.benchmarks import DATASETS, FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS
+from debiaser.data.benchmarks.published import FOLDER_SETS
 from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example

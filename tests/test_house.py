@@ -292,7 +292,7 @@ BAD = [
     (layers, "data", "from debiaser.learn import losses"),
     (layers, "data", "from debiaser import methods"),
     (layers, "data", "from debiaser import PGD"),
-    (layers, "learn", "def f():\n    import debiaser.paper.metrics"),
+    (layers, "learn", "def f():\n    import debiaser.paper.experiment"),
     (layers, "methods", "from ..paper.theory import fisher"),
     (layers, "paper", "import importlib\nimportlib.import_module('debiaser.auditing')"),
     (layers, "report", "import torch.nn"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Truth
-from debiaser.paper.metrics import accuracies, detection, validation
+from debiaser.paper.experiment import accuracies, detection, validation
 
 
 def logits_for(answers: list[int], classes: int = 3) -> torch.Tensor:

@@ -15,16 +15,16 @@ from PIL import Image
 import layouts
 import web_site
 from debiaser.data.archives import FormatError, open_bundle
-from debiaser.data.benchmarks import FOLDER_SETS, bar, bffhq, celeba, gallery
+from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
+from debiaser.data.benchmarks.published import FOLDER_SETS
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
-from debiaser.paper.experiment import features_of
+from debiaser.paper.experiment import as_images, features_of
 from debiaser.paper.experiment import load as load_spec
-from debiaser.paper.samples import as_images
 from debiaser.paper.spec import new_spec
 from layouts import write_folder, write_tar, write_zip
 from web_site import Site

@@ -15,7 +15,8 @@ from conftest import ROOT
 from debiaser import PGD, gradient_norms
 from debiaser.cli.runs import found_in, report
 from debiaser.methods.task import Task
-from debiaser.paper.results import finished, histogram, measures, selection, table
+from debiaser.paper.experiment import histogram, measures, selection
+from debiaser.paper.results import finished, table
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES, Study
 from debiaser.paper.studies.findings import (

@@ -18,7 +18,8 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data.benchmarks import DATASETS, FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS
+from debiaser.data.benchmarks.published import FOLDER_SETS
 from debiaser.data.raw import ARCHIVES, SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 

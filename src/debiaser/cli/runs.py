@@ -157,9 +157,8 @@ def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet
 
 def summarise(run: Any) -> dict[str, Any]:
     """What `--json` shows of a run."""
-    from debiaser.paper.results import summary
-
-    return summary(run.result, run.folder, run.resumed)
+    names = ("dataset", "method", "rho", "seed", "recipe", "metrics", "seconds", "rows", "samples_seen", "published")
+    return {**{name: run.result[name] for name in names}, "run_dir": str(run.folder), "resumed": run.resumed}
 
 
 def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
@@ -186,7 +185,8 @@ Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; se
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
-    from debiaser.data.benchmarks import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS
+    from debiaser.data.benchmarks.published import PUBLISHED
     from debiaser.data.sources import WEIGHTS
 
     every = {name: each.status(data, thorough=False) for name, each in PUBLISHED.items()}
@@ -216,7 +216,7 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
-    from debiaser.data.benchmarks import PUBLISHED
+    from debiaser.data.benchmarks.published import PUBLISHED
 
     with reporting(quiet):
         found = {each: str(PUBLISHED[each].fetch(data)) for each in raw_sets(name)}
@@ -237,7 +237,8 @@ def check_data(
     as_json: options.Json = False,
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
-    from debiaser.data.benchmarks import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS
+    from debiaser.data.benchmarks.published import PUBLISHED
     from debiaser.paper.samples import portions, statistics
 
     spec = specify(name, rho, noise, data_seed, option) if name in DATASETS else None
@@ -294,7 +295,8 @@ def show_data(
 
 def raw_sets(name: str) -> tuple[str, ...]:
     """The raw sets, or the weights, behind a name."""
-    from debiaser.data.benchmarks import DATASETS, PUBLISHED
+    from debiaser.data.benchmarks import DATASETS
+    from debiaser.data.benchmarks.published import PUBLISHED
 
     if name in DATASETS:
         return DATASETS[name].raw

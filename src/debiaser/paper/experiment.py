@@ -1,45 +1,53 @@
-"""From a spec to a result: load, train, judge, keep."""
+"""From a spec to a result: load, train, judge, keep; the only reader of bias labels."""
 
+import csv
+import io
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.benchmarks import DATASETS
-from debiaser.data.benchmarks.gallery import Gallery
-from debiaser.data.cache import user_cache
-from debiaser.data.split import Benchmark, Split
+from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem
-from debiaser.io import locked, make_folder, write_arrays, write_json
+from debiaser.io import locked, make_folder, numpy_stream, write_arrays, write_json, write_text
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
-from debiaser.learn.encoders import Encoder, features, find_encoder
 from debiaser.learn.engine import Row
 from debiaser.learn.forward import predict
 from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
+from debiaser.learn.sampler import effective_sample_size
 from debiaser.methods import METHODS
 from debiaser.methods.task import Journal, Method, Task
-from debiaser.paper.metrics import accuracies, detection, validation
-from debiaser.paper.results import finished, measures, new_result, published, write_history
-from debiaser.paper.samples import Vector, test_samples, train_samples
+from debiaser.paper.results import BINS, finished, published
 from debiaser.paper.settings import SETTINGS
-from debiaser.paper.spec import Spec, field_values
+from debiaser.paper.spec import PROTOCOL, Spec, field_values
 from debiaser.report.runs import Result
 
 log = logging.getLogger("debiaser")
+Vector: TypeAlias = NDArray[Any]
+Metrics = dict[str, float | None]
 EVALUATION_BATCH, ENCODING_BATCH = 512, 64  # samples at a time
 PARTS = ("train", "valid", "test")
 TASK = ("target", "bias", "severity", "positions")  # options that make another task of a dataset than the paper's
+WATCHED = ("unbiased", "aligned", "conflicting", "worst_group", "valid_loss", "valid_accuracy")
+HISTORY = (
+    *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
+    *("unbiased", "aligned", "conflicting", "worst_group", "seconds"),
+)
+SHOWN = 112  # pixels of a side on the page, at most
+PER_CLASS = 8  # highest- and lowest-scored images kept per class
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,18 @@ def keep(
     found = judge(spec, benchmark, logits, task.journal, folder)
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), net=spec.net, classes=benchmark.classes)
     write_history(folder / "history.csv", task.journal.history)
-    result = new_result(spec, **found, environment=environment(str(task.device), spec.world_size))
+    result = {
+        "protocol": PROTOCOL,
+        "key": spec.key,
+        "spec": spec.plain(),
+        "dataset": spec.dataset,
+        "method": spec.label,
+        "rho": spec.rho,
+        "seed": spec.seed,
+        "recipe": spec.recipe.name,
+        **found,
+        "environment": environment(str(task.device), spec.world_size),
+    }
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     stages = task.journal.stages
@@ -169,26 +188,31 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
         if not len(getattr(benchmark, part)):
             raise Problem(f"{spec.dataset} holds no rows of {part}; put the whole set there: `debiaser data check`")
     encoder = spec.options.get("features")
-    return features_of(benchmark, find_encoder("image", encoder, data=data)) if encoder else benchmark
+    return features_of(benchmark, encoder, data) if encoder else benchmark
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """A reader for a split: row numbers (b,) to features (b, width); `pictures` reads what they were made of."""
 
-    array: NDArray[Any] = field(repr=False)
-    places: NDArray[np.int64] = field(repr=False)  # of the split's rows in the array
-    pictures: Gallery = field(repr=False)
+    array: Vector = field(repr=False)
+    places: NDArray[np.int64] = field(repr=False)  # of the split's samples in the array
+    pictures: Any = field(repr=False)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return torch.from_numpy(self.array[self.places[rows.numpy()]])
 
 
-def features_of(benchmark: Benchmark, encoder: Encoder) -> Benchmark:
-    """The benchmark with this encoder's features as inputs: computed once per picture, then read from the cache.
+def features_of(benchmark: Benchmark, name: str, data: Path | None) -> Benchmark:
+    """The benchmark with an encoder's features as inputs: computed once per image, then read from the cache.
 
-    Whole pictures at the encoder's size, without augmentation; the same file serves every seed and split.
+    Whole images at the encoder's size, without augmentation; the same file serves every seed and split.
     """
+    from debiaser.data.benchmarks.gallery import Gallery
+    from debiaser.data.cache import user_cache
+    from debiaser.learn.encoders import features, find_encoder
+
+    encoder = find_encoder("image", name, data=data)
     splits: dict[str, Split] = {part: getattr(benchmark, part) for part in PARTS}
     galleries = {part: split.read for part, split in splits.items() if isinstance(split.read, Gallery)}
     if len(galleries) < len(splits):
@@ -300,3 +324,194 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         "published": published_number(spec),
         **measures(journal.history, vectors),
     }
+
+
+# What a run keeps beside its model: history, measures and the samples that its page draws.
+
+
+def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
+    """One line per epoch; `seen` counts the samples of all stages so far."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, HISTORY, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    seen = 0
+    for row in history:
+        seen += row["seen"]
+        writer.writerow({**row, "seen": seen})
+    write_text(path, stream.getvalue())
+
+
+def measures(history: Sequence[Mapping[str, Any]], vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """`stages`: the last epoch of each; `selection`: three ways to choose an epoch; `histogram`: of the scores."""
+    found: dict[str, Any] = {"histogram": histogram(vectors)}
+    if history:
+        found["stages"] = {row["stage"]: watched(row) for row in history}
+        found["selection"] = selection([row for row in history if row["stage"] == history[-1]["stage"]])
+    return {name: value for name, value in found.items() if value}
+
+
+def selection(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The epochs that three rules would report: the last, the lowest biased validation loss, the oracle (D6)."""
+    told = [row for row in rows if row.get("valid_loss") is not None and row.get("unbiased") is not None]
+    if not told:
+        return {}
+    chosen = {
+        "last": told[-1],
+        "best_valid": min(told, key=lambda row: row["valid_loss"]),
+        "oracle": max(told, key=lambda row: row["unbiased"]),
+    }
+    return {rule: {"epoch": float(row["epoch"]), **watched(row)} for rule, row in chosen.items()}
+
+
+def watched(row: Mapping[str, Any]) -> dict[str, float]:
+    """What an epoch's row says about the model."""
+    return {name: float(row[name]) for name in WATCHED if row.get(name) is not None}
+
+
+def histogram(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of each kind per tenth of the largest score, and each kind's mean of score over largest score."""
+    score = np.asarray(vectors["score"], dtype=float)
+    if not len(score) or not np.isfinite(score).all() or not score.max() > 0:
+        return {}
+    relative = score / score.max()
+    kinds = {"aligned": vectors["conflicting"] == 0, "conflicting": vectors["conflicting"] == 1}
+    if not all(mask.any() for mask in kinds.values()):
+        return {}
+    counts = {kind: np.histogram(relative[mask], BINS, (0, 1))[0].tolist() for kind, mask in kinds.items()}
+    return {**counts, "mean": {kind: float(relative[mask].mean()) for kind, mask in kinds.items()}}
+
+
+def as_images(split: Split, rows: Vector) -> NDArray[np.uint8]:
+    """(m, h, w, 3) the inputs of these samples as 8-bit images, large ones reduced; one black dot each for texts.
+
+    Features show the images that they were made of.
+    """
+    read = getattr(split.read, "pictures", split.read)
+    x: Any = read(torch.from_numpy(rows)) if len(rows) else {}
+    if isinstance(x, dict):  # tokens
+        x = torch.zeros(len(rows), 3, 1, 1)
+    if max(x.shape[-2:]) > SHOWN:
+        x = F.interpolate(x, scale_factor=SHOWN / max(x.shape[-2:]), mode="area", recompute_scale_factor=True)
+    return np.asarray((x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1))
+
+
+def train_samples(train: Split, vectors: dict[str, Vector], bias: Vector) -> dict[str, Vector]:
+    """The highest- and lowest-scored samples of each class."""
+    score, label = vectors["score"], vectors["label"]
+    rows = np.zeros(0, dtype=np.int64)
+    if not np.isnan(score).any():
+        order = np.argsort(-score, kind="stable")
+        ranked = [order[label[order] == number] for number in range(len(train.classes))]
+        rows = np.concatenate([np.unique(np.r_[each[:PER_CLASS], each[-PER_CLASS:]]) for each in ranked])
+    return {
+        "train_images": as_images(train, rows),
+        "train_rows": rows,
+        "train_labels": label[rows],
+        "train_scores": score[rows],
+        "train_conflicting": vectors["conflicting"][rows],
+        "train_bias": bias[rows],
+    }
+
+
+def test_samples(benchmark: Benchmark, probabilities: Vector, data_seed: int) -> dict[str, Vector]:
+    """For each class three bias-conflicting test samples and a bias-aligned one; the same for all methods."""
+    truth, y = benchmark.truth["test"], benchmark.test.y
+    kind = truth.conflicting(y).numpy()
+    shuffled = numpy_stream(data_seed, "shown test pictures").permutation(len(y))
+    label = y.numpy()[shuffled]
+    chosen = [
+        shuffled[(label == number) & (kind[shuffled] == wanted)][:count]
+        for number in range(len(benchmark.classes))
+        for wanted, count in ((1, 3), (0, 1), (-1, 4))
+    ]
+    rows = np.concatenate(chosen)
+    return {
+        "test_images": as_images(benchmark.test, rows),
+        "test_rows": rows,
+        "test_labels": y.numpy()[rows],
+        "test_bias": truth.bias[:, 0].numpy()[rows],
+        "test_conflicting": kind[rows],
+        "test_probabilities": probabilities[rows],
+    }
+
+
+# How good a model and a detector are; the only reader of bias labels.
+
+
+def percent(right: Tensor) -> float | None:
+    """The share that is right, in percent; None where there is nothing to judge."""
+    return float(right.double().mean()) * 100 if len(right) else None
+
+
+def accuracies(logits: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str] = ()) -> Metrics:
+    """unbiased: over all rows; aligned and conflicting: rows that follow and go against the shortcut; over groups:
+
+    group_average, their mean, and worst_group, their lowest. Papers call either of unbiased and group_average "average"
+    (D27), so both are there. With several `attributes`, aligned and conflicting also for each of them, by its name.
+    """
+    right = logits.argmax(1) == y
+    kind = truth.conflicting(y)
+    groups = group_accuracies(right, truth)
+    found: Metrics = {
+        "unbiased": percent(right),
+        "aligned": percent(right[kind == 0]),
+        "conflicting": percent(right[kind == 1]),
+        "group_average": float(groups.mean()) if len(groups) else None,
+        "worst_group": float(groups.min()) if len(groups) else None,
+    }
+    if len(attributes) > 1 and not truth.overlapping:
+        for name, attribute in zip(attributes, truth.bias.T, strict=True):
+            kind = Truth(truth.target, attribute[:, None]).conflicting(y)  # whatever the other attributes do
+            for word, wanted in (("aligned", 0), ("conflicting", 1)):
+                found[f"{word}_{name.replace(' ', '_')}"] = percent(right[kind == wanted])
+    return found
+
+
+def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
+    """(g,) the accuracy in percent of every group that has rows.
+
+    A group is a pair of target and bias value, and with several attributes each of them has its own groups. Where
+    attributes are overlapping traits, only rows that have a trait form groups, and a row may be in several.
+    """
+    found = []
+    for attribute in truth.bias.T:
+        member = (attribute == 1) if truth.overlapping else (attribute >= 0)
+        if not member.any():
+            continue
+        group = (truth.target * (int(attribute.max()) + 1) + attribute)[member].numpy()
+        counts = np.bincount(group)
+        correct = np.bincount(group, weights=right[member].numpy().astype(float))
+        found.append(correct[counts > 0] / counts[counts > 0] * 100)
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def validation(logits: Tensor, y: Tensor) -> Metrics:
+    """Loss and accuracy on the (biased) validation rows: all that a choice may rest on."""
+    return {"valid_loss": float(F.cross_entropy(logits, y)), "valid_accuracy": percent(logits.argmax(1) == y)}
+
+
+def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metrics:
+    """How well scores find the conflicting rows, what share of the sampling mass these get, and how even it is.
+
+    precision and recall are those of the rows that get more than an even share: drawn or weighed more than in plain
+    training, or in the error set where scores are 0 and 1. All from 0 to 1; None where no row is known to conflict, or
+    all are. Nothing without scores.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    if score is None or not score.sum() > 0:
+        return {}
+    score = score.astype(np.float64)
+    known, shares = conflicting >= 0, score / score.sum()
+    names = ("auroc", "average_precision", "precision", "recall", "conflicting_mass")
+    found: Metrics = {f"score_{name}": None for name in names}
+    found["score_effective_sample_size"] = effective_sample_size(shares)
+    truth = conflicting[known] == 1
+    if truth.any() and not truth.all():
+        found["score_auroc"] = float(roc_auc_score(truth, score[known]))
+        found["score_average_precision"] = float(average_precision_score(truth, score[known]))
+        singled_out = shares[known] > 1 / len(score)
+        found["score_precision"] = float(truth[singled_out].mean()) if singled_out.any() else None
+        found["score_recall"] = float(singled_out[truth].mean())
+        found["score_conflicting_mass"] = float(shares[known][truth].sum())
+    return found

@@ -1,48 +1,18 @@
-"""The result of a run: what is in it, whether one that lies in a folder counts, and what the paper prints for it."""
+"""Whether a result that lies in a folder counts as that of a run, and what the paper prints for it."""
 
 import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from debiaser.io import UNREADABLE, write_text
-from debiaser.paper.spec import PROTOCOL, Spec, digest_of
+from debiaser.io import UNREADABLE
+from debiaser.paper.spec import PROTOCOL, digest_of
 from debiaser.report.runs import Result, number, read_result, why
 
-BINS = 10
-WATCHED = ("unbiased", "aligned", "conflicting", "worst_group", "valid_loss", "valid_accuracy")
-HISTORY = (
-    *("stage", "epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy"),
-    *("unbiased", "aligned", "conflicting", "worst_group", "seconds"),
-)
-
-
-def new_result(spec: Spec, **found: Any) -> Result:
-    """The result of a run: its identity and what was found."""
-    return {
-        "protocol": PROTOCOL,
-        "key": spec.key,
-        "spec": spec.plain(),
-        "dataset": spec.dataset,
-        "method": spec.label,
-        "rho": spec.rho,
-        "seed": spec.seed,
-        "recipe": spec.recipe.name,
-        **found,
-    }
-
-
-def summary(result: Result, run_dir: Path, resumed: bool) -> dict[str, Any]:
-    """What `train --json` prints."""
-    names = ("dataset", "method", "rho", "seed", "recipe", "metrics", "seconds", "rows", "samples_seen", "published")
-    return {**{name: result[name] for name in names}, "run_dir": str(run_dir), "resumed": resumed}
+BINS = 10  # of the histogram of scores
 
 
 def finished(folder: Path) -> tuple[Result | None, str]:
@@ -72,58 +42,6 @@ def problem_with(result: Result) -> str:
     if any(value is not None and number(value) is None for value in [*values, result.get("samples_seen", "")]):
         return "its metrics, seconds, rows and samples_seen are not all numbers"
     return ""
-
-
-def write_history(path: Path, history: Iterable[dict[str, Any]]) -> None:
-    """One line per epoch; `seen` counts the samples of all stages so far."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, HISTORY, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    seen = 0
-    for row in history:
-        seen += row["seen"]
-        writer.writerow({**row, "seen": seen})
-    write_text(path, stream.getvalue())
-
-
-def measures(history: Sequence[Mapping[str, Any]], vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """`stages`: the last epoch of each; `selection`: three ways to choose an epoch; `histogram`: of the scores."""
-    found: dict[str, Any] = {"histogram": histogram(vectors)}
-    if history:
-        found["stages"] = {row["stage"]: watched(row) for row in history}
-        found["selection"] = selection([row for row in history if row["stage"] == history[-1]["stage"]])
-    return {name: value for name, value in found.items() if value}
-
-
-def selection(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The epochs that three rules would report: the last, the lowest biased validation loss, the oracle (D6)."""
-    told = [row for row in rows if row.get("valid_loss") is not None and row.get("unbiased") is not None]
-    if not told:
-        return {}
-    chosen = {
-        "last": told[-1],
-        "best_valid": min(told, key=lambda row: row["valid_loss"]),
-        "oracle": max(told, key=lambda row: row["unbiased"]),
-    }
-    return {rule: {"epoch": float(row["epoch"]), **watched(row)} for rule, row in chosen.items()}
-
-
-def watched(row: Mapping[str, Any]) -> dict[str, float]:
-    """What an epoch's row says about the model."""
-    return {name: float(row[name]) for name in WATCHED if row.get(name) is not None}
-
-
-def histogram(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of each kind per tenth of the largest score, and each kind's mean of score over largest score."""
-    score = np.asarray(vectors["score"], dtype=float)
-    if not len(score) or not np.isfinite(score).all() or not score.max() > 0:
-        return {}
-    relative = score / score.max()
-    kinds = {"aligned": vectors["conflicting"] == 0, "conflicting": vectors["conflicting"] == 1}
-    if not all(mask.any() for mask in kinds.values()):
-        return {}
-    counts = {kind: np.histogram(relative[mask], BINS, (0, 1))[0].tolist() for kind, mask in kinds.items()}
-    return {**counts, "mean": {kind: float(relative[mask].mean()) for kind, mask in kinds.items()}}
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
-import torch
-
 from debiaser.errors import Problem
 from debiaser.io import UNREADABLE, python, surroundings, write_json
-from debiaser.learn.checkpoint import read_tensors
-from debiaser.learn.forward import look
-from debiaser.learn.nets import new_net, normalised
 from debiaser.learn.recipe import Recipe
-from debiaser.paper.experiment import EVALUATION_BATCH, load
 from debiaser.paper.results import problem_with, table
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import Spec
 from debiaser.paper.studies.definitions import DAMPINGS
 from debiaser.paper.studies.study import Cell, Study, Tally, at
-from debiaser.paper.theory.fisher import head_fisher, inverse_trace
 from debiaser.report.runs import Found, Result, survey
 from debiaser.report.tables import own_data_seed, plural
 
@@ -256,6 +247,16 @@ def add_fisher(folder: Path, result: Result, data: Path | None = None) -> Result
     Each training row counts as often as the method drew it: h(x) of PGD, all alike for Vanilla (the paper's figure
     `invq_compare`). The last layer's matrix is singular, so the inverse is damped, by the same numbers always (D37).
     """
+    import numpy as np
+    import safetensors
+    import torch
+
+    from debiaser.learn.checkpoint import read_tensors
+    from debiaser.learn.forward import look
+    from debiaser.learn.nets import new_net, normalised
+    from debiaser.paper.experiment import EVALUATION_BATCH, load
+    from debiaser.paper.theory.fisher import head_fisher, inverse_trace
+
     plain = {name: value for name, value in result["spec"].items() if name != "protocol"}
     spec = Spec(**{**plain, "recipe": Recipe(**plain["recipe"])})
     benchmark = load(spec, data)
