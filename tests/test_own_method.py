@@ -98,8 +98,8 @@ def test_fields_of_many_kinds(odd: Path) -> None:
     ("name", "changes", "words"),
     [
         ("Needs", [], "strength.*--set"),
-        ("Kinds", ["kind=warm"], "unknown kind 'warm'; known: hard, soft"),
-        ("Kinds", ["sizes=3,4"], "sizes cannot be given"),
+        ("Kinds", ["kind=warm"], "kind must be soft or hard, got 'warm'"),
+        ("Kinds", ["sizes=3,4"], "sizes must be left out"),
         ("Kinds", ["start=0"], "start must not be 0"),
         ("Coloured", [], "the field colour is a Colour"),
     ],

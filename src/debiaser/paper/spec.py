@@ -22,6 +22,7 @@ PROTOCOL = 1  # raised whenever the same spec would no longer give the same resu
 # As usual, these are no part of a run's identity; likewise fields that came after results had been kept.
 UNSAID = {"augment": "", "code": "", "precision": "32", "weights": "", "world_size": 1}
 UNSAID_FIELDS = {"parameters": "head", "rate": 1, "relative": True}
+VALUES = {bool: (True, False), type(None): (None,)}  # what a text may mean
 COMMON_OPTIONS = ("root", "rho", "data_seed", "noise", "return")  # of a loader: not for `--option` to give
 
 
@@ -95,12 +96,6 @@ def digest_of(plain: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=5).hexdigest()
 
 
-def digest_of_file(path: Path) -> str:
-    """The SHA-256 of a file's content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def new_spec(
     dataset: str,
     method: str,
@@ -129,10 +124,13 @@ def new_spec(
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
     kind, setting = find_method(method), SETTINGS[dataset]
-    chosen = setting.recipe(recipe, method, epochs)
-    check_choice("network", net, NETS)
-    check_choice("precision", precision, PRECISIONS)
-    check_choice("augmentation", augment or None, AUGMENTATIONS)
+    chosen, named = (
+        setting.recipe(recipe, method, epochs),
+        (("network", net, NETS), ("precision", precision, PRECISIONS)),
+    )
+    for what, name, choices in (*named, ("augmentation", augment, AUGMENTATIONS)):
+        if name and name not in choices:
+            raise known(what, name, choices)
     for name, number in (("seed", seed), ("data-seed", data_seed)):
         if number is not None and number < 0:
             raise Misuse(f"{name} must not be negative, got {number}")
@@ -140,7 +138,11 @@ def new_spec(
         raise Misuse(f"{dataset} has no rho to choose: its bias is natural; leave --rho out")
     if setting.rho is not None:
         rho = check_share("rho", setting.rho if rho is None else rho)
-    asked = parse_options(dataset, options)
+    asked = {}
+    if options:  # only then is the loader imported
+        taken = typing.get_type_hints(DATASETS[dataset].load)
+        own = {name: each for name, each in taken.items() if name not in COMMON_OPTIONS}
+        asked = parse_pairs(f"option of {dataset}", own, options)
     own_files = [] if method in METHODS else [Path(method.rpartition(":")[0])]
     own_files += sorted(Path(weights).expanduser().glob("*.safetensors")) if weights else []  # a name tells no content
     spec = Spec(
@@ -152,9 +154,9 @@ def new_spec(
         seed=seed,
         data_seed=seed if data_seed is None else data_seed,
         noise=check_share("noise", noise, closed=True),
-        fields=field_values(with_fields(kind, {**setting.fields(method, rho), **parse_fields(kind, changes)})),
+        fields=field_values(changed(kind, setting.fields(method, rho), changes)),
         options=asked,
-        code="".join(map(digest_of_file, own_files)),
+        code="".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in own_files),
         precision=precision,
         world_size=world_size,
         weights=weights,
@@ -166,19 +168,15 @@ def new_spec(
     return spec
 
 
-def check_choice(what: str, name: str | None, choices: Iterable[str]) -> None:
-    """Refuse a name that is not there; None is none."""
-    if name is not None and name not in choices:
-        raise known(what, name, choices)
-
-
-def with_fields(kind: type, fields: Mapping[str, Any]) -> "Method":
-    """The method with these fields; what it refuses is told in one line."""
+def changed(kind: type, fields: Mapping[str, Any], changes: Iterable[str]) -> "Method":
+    """The method with these fields and changes; what it refuses is told in one line."""
+    hints = typing.get_type_hints(kind)
+    asked = parse_pairs("field", {each.name: hints[each.name] for each in dataclasses.fields(kind)}, changes)
     try:
-        method: Method = kind(**fields)
+        method: Method = kind(**{**fields, **asked})
     except Problem:
         raise
-    except (AssertionError, TypeError, ValueError) as error:
+    except (AssertionError, TypeError, ValueError) as error:  # of a person's own method
         raise Misuse(f"{kind.__name__} does not take these fields: {error}; --set key=value gives one") from error
     return method
 
@@ -187,28 +185,11 @@ def field_values(method: "Method") -> dict[str, Any]:
     """The method's fields as plain values; 2 is 2.0 where a float is declared, so that both are the same run."""
     kinds, found = typing.get_type_hints(type(method)), {}
     for name, value in dataclasses.asdict(method).items():
-        try:
-            json.dumps(value)
-        except TypeError:
-            raise Misuse(f"the field {name} is a {type(value).__name__}; use numbers, texts, true or false") from None
+        if not isinstance(value, int | float | str | tuple | list | dict | None):
+            raise Misuse(f"the field {name} is a {type(value).__name__}; use numbers, texts, true or false")
         wants_float = kinds[name] is float or float in typing.get_args(kinds[name])
         found[name] = float(value) if wants_float and isinstance(value, int | float) else value
     return found
-
-
-def parse_fields(cls: type, changes: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as values of the dataclass's fields, checked against names and types."""
-    hints = typing.get_type_hints(cls)
-    return parse_pairs("field", {each.name: hints[each.name] for each in dataclasses.fields(cls)}, changes)
-
-
-def parse_options(dataset: str, options: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as keyword arguments of the dataset's loader."""
-    from debiaser.data.benchmarks import DATASETS
-
-    hints = typing.get_type_hints(DATASETS[dataset].load)
-    own = {name: kind for name, kind in hints.items() if name not in COMMON_OPTIONS}
-    return parse_pairs(f"option of {dataset}", own, options)
 
 
 def parse_pairs(what: str, kinds: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
@@ -225,34 +206,18 @@ def parse_pairs(what: str, kinds: Mapping[str, Any], pairs: Iterable[str]) -> di
 
 
 def parse_value(name: str, text: str, kind: Any) -> Any:
-    """The text as a value of this type; of several types, the first that it fits."""
-    union = typing.get_origin(kind) in (types.UnionType, typing.Union)
-    kinds = typing.get_args(kind) if union else (kind,)
-    if type(None) in kinds and text.lower() == "none":
-        return None
-    *others, last = (each for each in kinds if each is not type(None))
-    for each in others:
-        with suppress(Misuse):
-            return parse_single(name, text, each)
-    return parse_single(name, text, last)
-
-
-def parse_single(name: str, text: str, kind: Any) -> Any:
-    """The text as a value of one type: a literal, true or false, a number, a text."""
-    if typing.get_origin(kind) is typing.Literal:
-        values = {str(each): each for each in typing.get_args(kind)}
-        check_choice(name, text, values)
-        return values[text]
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise Misuse(f"{name} is true or false, got '{text}'")
-        return text.lower() == "true"
-    if kind not in (int, float, str):
-        raise Misuse(f"{name} cannot be given as a text: it is neither a number nor a text, true or false")
-    try:
-        value = kind(text)
-    except ValueError:
-        raise Misuse(f"{name} must be a{'n' if kind is int else ''} {kind.__name__}, got '{text}'") from None
-    if value != value:
-        raise Misuse(f"{name} must be a number, got '{text}'")
-    return value
+    """The text as a value of this type: a literal, none, true or false, a number, a text; the first that it fits."""
+    wanted = []
+    for each in typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,):
+        if each in (int, float, str):
+            with suppress(ValueError):
+                value = each(text)
+                if value == value:
+                    return value
+            wanted.append(each.__name__)
+            continue
+        choices = {str(value).lower(): value for value in VALUES.get(each, typing.get_args(each))}
+        if text.lower() in choices:
+            return choices[text.lower()]
+        wanted += choices
+    raise Misuse(f"{name} must be {' or '.join(wanted) or 'left out'}, got '{text}'")
