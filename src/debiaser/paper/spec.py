@@ -216,7 +216,8 @@ def parse_value(name: str, text: str, kind: Any) -> Any:
                     return value
             wanted.append(each.__name__)
             continue
-        choices = {str(value).lower(): value for value in VALUES.get(each, typing.get_args(each))}
+        literal = typing.get_args(each) if typing.get_origin(each) is typing.Literal else ()
+        choices = {str(value).lower(): value for value in VALUES.get(each, literal)}
         if text.lower() in choices:
             return choices[text.lower()]
         wanted += choices
