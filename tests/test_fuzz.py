@@ -37,7 +37,7 @@ from debiaser.learn.nets import new_net
 from debiaser.paper import results
 from debiaser.paper.spec import new_spec
 from debiaser.report.run_page import write_page
-from debiaser.report.runs import read_details, read_result
+from debiaser.report.runs import find_runs, read_details, read_result
 from malformed import survives
 from test_report import new_result, write_run
 
@@ -204,7 +204,7 @@ def test_a_page_of_runs_with_malformed_parts(tmp_path: Path) -> None:
     for number in range(12):
         for name, content in whole.items():
             (folder / name).write_bytes(spoilt([content], number))
-        assert write_page([folder], tmp_path / "page.html").stat().st_size > 1000
+        assert write_page(find_runs(folder), tmp_path / "page.html").stat().st_size > 1000
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

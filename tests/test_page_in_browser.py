@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from debiaser.report.run_page import write_page
+from debiaser.report.runs import find_runs
 from test_report import new_result, write_run
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
@@ -37,12 +38,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a page of two settings whose class names want to be code."""
     folder = tmp_path_factory.mktemp("runs")
-    runs = []
     for rho in (0.01, 0.05):
         for method, value in (("vanilla", 48.0), ("pgd", 75.0)):
             result = new_result(method, value, rho=rho, key=f"{method}{rho}", classes=[HOSTILE, *"123456789"])
-            runs.append(write_run(folder / f"{method}{rho}", result | {"bias_name": HOSTILE}))
-    return write_page(runs, folder / "page.html", title=HOSTILE).as_uri()
+            write_run(folder / f"{method}{rho}", result | {"bias_name": HOSTILE})
+    return write_page(find_runs(folder), folder / "page.html", title=HOSTILE).as_uri()
 
 
 def show(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> None:

@@ -31,7 +31,8 @@ from debiaser.paper.studies.findings import (
 )
 from debiaser.paper.studies.study import Cell, Tally, Verdict, alike
 from debiaser.report.figures import write_study_figures
-from debiaser.report.run_page import find_runs, write_page
+from debiaser.report.run_page import write_page
+from debiaser.report.runs import find_runs
 from debiaser.report.tables import study_markdown, study_table
 
 
@@ -134,7 +135,7 @@ def test_a_finished_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert finished(tmp_path / content["key"]) == (None, "it is no complete JSON")
 
 
-ODD = [{"seconds": {"all": "long"}}, {"rows": {"train": "many"}}, {"samples_seen": True}]
+ODD = [{"seconds": {"all": "long"}}, {"rows": {"train": "many"}}, {"samples_seen": "all"}]
 
 
 @pytest.mark.parametrize("odd", [*ODD, {"metrics": {"unbiased": 1e999}}])

@@ -16,8 +16,7 @@ from PIL import Image
 
 from debiaser.io import write_text
 from debiaser.report.figures import write_sheet
-from debiaser.report.run_page import find_runs
-from debiaser.report.runs import Arrays, Details, Result, read_details, read_result
+from debiaser.report.runs import Arrays, Details, Result, find_runs, read_details
 from debiaser.report.tables import method_name, place
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -102,7 +101,7 @@ def setting_words(result: Result) -> str:
 
 
 def main(folders: Sequence[str]) -> None:
-    results = [read_result(run) for folder in folders for run in find_runs(Path(folder))]
+    results = [result for folder in folders for result in find_runs(Path(folder)).results]
     by_dataset: dict[str, list[Result]] = {}
     for result in results:
         by_dataset.setdefault(str(result["dataset"]), []).append(result)

@@ -44,6 +44,7 @@ def demo(
     from debiaser.learn.distributed import launched
     from debiaser.paper.spec import new_spec
     from debiaser.report.run_page import write_page
+    from debiaser.report.runs import Found
 
     if seeds < 1:
         raise Misuse(f"seeds must be at least 1, got {seeds}")
@@ -55,7 +56,8 @@ def demo(
     runs = make_runs(specs, out, None, device, quiet, fresh)
     if not launched().main:
         return
-    page = write_page([run.folder for run in runs], out / "report.html", title="debiaser demo: coloured digits")
+    found = Found([{**run.result, "folder": run.folder} for run in runs])
+    page = write_page(found, out / "report.html", title="debiaser demo: coloured digits")
     show_results([run.result for run in runs], to_stderr=as_json)
     if as_json:
         print_json({"dataset": "digits", "rho": rho, "runs": [summarise(run) for run in runs], "page": str(page)})
@@ -113,16 +115,17 @@ def report(
 ) -> None:
     """One self-contained HTML page from finished runs."""
     from debiaser.paper.studies.findings import store_of
-    from debiaser.report.run_page import find_runs, write_page
+    from debiaser.report.run_page import write_page
+    from debiaser.report.runs import find_runs
 
     runs = find_runs(runs_dir)
     store = store_of(runs)
     runs.left_out += [f"Studies: {each}" for each in store.left_out if each not in runs.left_out]
     page = write_page(runs, out or runs_dir / "report.html", studies=found_in(store))
     if as_json:
-        print_json({"page": str(page), "runs": len(runs)})
+        print_json({"page": str(page), "runs": len(runs.results)})
     else:
-        typer.echo(f"{len(runs)} runs; the page: {page.resolve()}")
+        typer.echo(f"{len(runs.results)} runs; the page: {page.resolve()}")
 
 
 def found_in(store: Any) -> list[dict[str, Any]]:

@@ -27,9 +27,10 @@ from debiaser.report.tables import (
     METHODS,
     markdown_table,
     record_markdown,
-    results_markdown,
     studies_summary,
     study_markdown,
+    summary_rows,
+    text_table,
     with_interval,
 )
 
@@ -76,7 +77,7 @@ def table(results: Path, what: str) -> str:
             found = [result for result in found if is_usual(result)]
             continue
         found = [each for each in found if str(each.get(name, each["spec"]["fields"].get(name))) == value]
-    rows = results_markdown(found) if found else NOT_RUN.rstrip()
+    rows = markdown_table(*text_table(summary_rows(found), kept_for_good=True)) if found else NOT_RUN.rstrip()
     return "\n\n".join([rows, *(f"*Left out*: {each}" for each in store.left_out)]) + "\n"
 
 

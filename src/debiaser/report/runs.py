@@ -5,10 +5,9 @@ What cannot be read becomes a sentence, never a crash.
 
 import csv
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,14 @@ Arrays = dict[str, np.ndarray]
 # A folder that holds one of these and no result.json is a run that was stopped or is still going.
 TRACES = ("history.csv", "vectors.npz", "samples.npz")
 STAGES = "stages"  # the folder below a folder of runs that keeps stages for other runs; it holds no results
-NUMBERS = ("epoch", "seen", "lr", "loss", "valid_loss", "valid_accuracy", "unbiased", "aligned", "conflicting")
 LARGEST = 1e30  # no count, share, time or accuracy is beyond; sums of such numbers cannot overflow
+PARTS = {"key": str, "dataset": str, "method": str, "recipe": str, "seed": int, "spec": dict, "metrics": dict}
+PARTS |= {"seconds": dict, "rows": dict, "environment": dict}
 
 
-def number(value: Any) -> float | None:
-    """A float of sensible size, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and abs(value) < LARGEST else None
-    except OverflowError:
-        return None  # an integer with hundreds of digits
+def is_number(value: Any) -> bool:
+    """Whether this is a number of sensible size."""
+    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def read_result(folder: Path) -> Result:
@@ -46,15 +41,14 @@ def read_result(folder: Path) -> Result:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "protocol" not in content:
         raise ValueError("it is no result of debiaser")
-    for name, kind in {"dataset": str, "method": str, "metrics": dict}.items():
+    for name, kind in PARTS.items():
         if not isinstance(content.get(name), kind):
             raise ValueError(f"no usable '{name}' in it")  # noqa: TRY004 (one kind of error for the caller)
-    parts: dict[str, Any] = {name: {} for name in ("spec", "seconds", "rows", "environment")}
-    parts |= {"classes": [], "notes": [], "published": None}
-    for name, usual in parts.items():
-        if not isinstance(content.get(name), list if usual == [] else dict):
-            content[name] = usual
-    return {**content, "folder": folder}
+    found = [*content["metrics"].values(), *content["seconds"].values(), *content["rows"].values()]
+    found += [content.get("rho"), content.get("samples_seen", "")]
+    if not all(value is None or is_number(value) for value in found):
+        raise ValueError("its metrics, seconds, rows, rho and samples_seen are not all numbers")
+    return {"classes": [], "notes": [], "published": None, **content, "folder": folder}
 
 
 def why(error: BaseException) -> str:
@@ -68,17 +62,13 @@ def why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class Found(list[Path]):
-    """Run folders with their `results`, in the same order; `left_out` has one sentence for each that cannot be used.
+@dataclass
+class Found:
+    """Results, each with its `folder`; a sentence for each file that cannot be used, and for each unfinished run."""
 
-    `stopped` has one for each run without a result.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.results: list[Result] = []
-        self.left_out: list[str] = []
-        self.stopped: list[str] = []
+    results: list[Result] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
 
 
 def survey(folder: Path) -> Found:
@@ -92,7 +82,6 @@ def survey(folder: Path) -> Found:
         for path in [here] * ("result.json" in files) + [here / copy for copy in copies]:
             try:
                 found.results.append(read_result(path))
-                found.append(path)
             except UNREADABLE as error:
                 what = f"{shown}: result.json" if path == here else f"{shown}/{path.name}: it"
                 found.left_out.append(f"{what} was left out: {why(error)}.")
@@ -103,12 +92,12 @@ def survey(folder: Path) -> Found:
 
 
 def find_runs(folder: Path) -> Found:
-    """Every folder at or below `folder` that holds a readable result; a Problem if there is none."""
+    """Every readable result at or below `folder`; a Problem if there is none."""
     if not folder.is_dir():
         raise Problem(f"cannot report on {folder}: it is not a folder; give the folder that holds your runs")
     found = survey(folder)
     found.left_out += found.stopped
-    if not found:
+    if not found.results:
         reason = f" ({found.left_out[0].rstrip('.')})" if found.left_out else ""
         raise Problem(f"no finished run in {folder}{reason}; run `debiaser demo` or `debiaser train` first")
     return found
@@ -116,71 +105,50 @@ def find_runs(folder: Path) -> Found:
 
 @dataclass(frozen=True)
 class Details:
-    """What lies beside a result: curves, vectors, pictures; None where missing, and why in `notes`."""
+    """What lies beside a result: curves, vectors, images; None where missing, and why in `notes`, by file."""
 
     history: list[dict[str, Any]] | None
     vectors: Arrays | None
     samples: Arrays | None
-    notes: tuple[str, ...]
+    notes: dict[str, str]
 
 
 def read_details(folder: Path) -> Details:
     """Everything beside result.json that can be read."""
-    notes: list[str] = []
+    notes: dict[str, str] = {}
 
     def attempt(name: str, read: Callable[[Path], Any]) -> Any:
         try:
             return read(folder / name)
         except (FileNotFoundError, NotADirectoryError):
-            notes.append(f"{name} is missing")
+            notes[name] = f"{name} is missing"
         except UNREADABLE as error:
-            notes.append(f"{name} cannot be read: {why(error)}")
+            notes[name] = f"{name} cannot be read: {why(error)}"
         return None
 
-    history, vectors = attempt("history.csv", _read_history), attempt("vectors.npz", _read_vectors)
-    return Details(history, vectors, attempt("samples.npz", _read_samples), tuple(notes))
+    vectors = ("score", "conflicting", "flipped")
+    samples = [f"{part}_{name}" for part in ("train", "test") for name in ("rows", "labels", "conflicting", "bias")]
+    samples += ["train_images", "test_images", "train_scores", "test_probabilities"]
+    return Details(
+        attempt("history.csv", _read_history),
+        attempt("vectors.npz", lambda path: _read_arrays(path, vectors)),
+        attempt("samples.npz", lambda path: _read_arrays(path, samples)),
+        notes,
+    )
 
 
 def _read_history(path: Path) -> list[dict[str, Any]]:
+    """The stage of every epoch, samples seen so far and accuracies; None where one was not measured."""
+    epochs = []
     with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows or "seen" not in rows[0] or "stage" not in rows[0]:
-        raise ValueError("it has no rows with a stage and the samples seen")
-    numbers = [{name: number(float(row[name])) if row.get(name) else None for name in NUMBERS} for row in rows]
-    return [{"stage": row["stage"] or "", **each} for row, each in zip(rows, numbers, strict=True)]
+        for row in csv.DictReader(stream):
+            numbers = {name: float(row[name]) if row[name] else None for name in ("seen", "unbiased", "conflicting")}
+            if not all(value is None or is_number(value) for value in numbers.values()):
+                raise ValueError("not all in it are numbers")
+            epochs.append({"stage": row["stage"], **numbers})
+    return epochs
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Arrays:
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         return {name: np.asarray(archive[name]) for name in names}
-
-
-def _read_vectors(path: Path) -> Arrays:
-    names = ("score", "conflicting", "flipped")
-    arrays = _read_arrays(path, names)
-    _check_lengths(arrays, names)
-    return arrays
-
-
-def _read_samples(path: Path) -> Arrays:
-    names = {
-        part: [f"{part}_{name}" for name in ("rows", "labels", "conflicting", "bias", "images", own)]
-        for part, own in (("train", "scores"), ("test", "probabilities"))
-    }
-    arrays = _read_arrays(path, [*names["train"], *names["test"]])
-    for part, columns in names.items():
-        _check_lengths(arrays, columns)
-        images = arrays[f"{part}_images"]
-        if len(images) and (images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not images.size):
-            raise ValueError(f"{part}_images are not 8-bit colour pictures")
-    if arrays["test_probabilities"].ndim != 2:
-        raise ValueError("test_probabilities is not a table with one row per picture")
-    return arrays
-
-
-def _check_lengths(arrays: Arrays, names: Sequence[str]) -> None:
-    """Numbers in each of these arrays, and as many rows in all."""
-    if not all(arrays[name].ndim and np.issubdtype(arrays[name].dtype, np.number) for name in names):
-        raise ValueError(f"not all of {', '.join(names)} are rows of numbers")
-    if len({len(arrays[name]) for name in names}) != 1:
-        raise ValueError("its arrays differ in length")

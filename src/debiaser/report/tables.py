@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from debiaser.report.runs import Result, number
+from debiaser.report.runs import Result
 
 Row = dict[str, Any]
 Found = Mapping[str, Any]
@@ -62,10 +62,10 @@ def signed(value: float, digits: int = 1) -> str:
 
 def with_interval(compared: Found) -> str:
     """`+37.5 [31.0, 44.0]`: a difference in points and its 95% interval; nothing where one of them is unknown."""
-    value, *bounds = (number(each) for each in (compared.get("difference"), *(compared.get("interval") or ())))
-    if value is None or len(bounds) != 2 or None in bounds:
+    value, bounds = compared.get("difference"), compared.get("interval") or [None]
+    if value is None or None in bounds:
         return ""
-    return f"{signed(value)} [{', '.join(f'{round(bound or 0.0, 1) + 0.0:.1f}' for bound in bounds)}]"
+    return f"{signed(value)} [{', '.join(f'{round(bound, 1) + 0.0:.1f}' for bound in bounds)}]"
 
 
 def percent(value: float) -> str:
@@ -132,21 +132,15 @@ def settings(result: Result) -> dict[str, Any]:
         "data_seed": spec["data_seed"] if own_data_seed(spec) else "as the seed",
     }
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
-        flat |= {f"{prefix}{key}": value for key, value in _mapping(spec.get(name)).items()}
-    for stage, changed in _mapping(flat.pop("recipe.stages", None)).items():
-        usual = {"epochs": flat.get("recipe.epochs")}
-        flat |= {f"{stage}.{name}": value for name, value in {**usual, **_mapping(changed)}.items()}
+        flat |= {f"{prefix}{key}": value for key, value in spec.get(name, {}).items()}
+    for stage, changed in flat.pop("recipe.stages", {}).items():
+        flat |= {f"{stage}.{name}": value for name, value in {"epochs": flat.get("recipe.epochs"), **changed}.items()}
     return flat
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def place(result: Result) -> tuple[str, float | None, float, str]:
     """What two runs must share to be compared: dataset, rho, noise, recipe."""
-    noise = number(result["spec"].get("noise"))
-    return str(result["dataset"]), number(result.get("rho")), noise or 0.0, str(result.get("recipe") or "")
+    return result["dataset"], result["rho"], result["spec"].get("noise") or 0.0, result["recipe"]
 
 
 def summary_rows(results: Sequence[Result]) -> list[Row]:
@@ -155,8 +149,8 @@ def summary_rows(results: Sequence[Result]) -> list[Row]:
     `row["unbiased"]` is the mean over seeds, `row["unbiased_std"]` the sample standard deviation (None with one seed).
     """
     families: dict[tuple[Any, ...], list[Result]] = {}
-    for result in results:
-        families.setdefault((*place(result), str(result["method"])), []).append(result)
+    for result in {each["key"]: each for each in reversed(results)}.values():  # a copy of a run is no further seed
+        families.setdefault((*place(result), result["method"]), []).append(result)
     rows: list[Row] = []
     for family in families.values():
         chosen = [settings(each) for each in family]
@@ -164,25 +158,21 @@ def summary_rows(results: Sequence[Result]) -> list[Row]:
         texts = {name: [json.dumps(each.get(name), sort_keys=True, default=str) for each in chosen] for name in names}
         differing = [name for name in names if len(set(texts[name])) > 1]
         variants: dict[tuple[str, ...], list[Result]] = {}
-        for place_of, result in enumerate(family):
-            variants.setdefault(tuple(texts[name][place_of] for name in differing), []).append(result)
+        for position, result in enumerate(family):
+            variants.setdefault(tuple(texts[name][position] for name in differing), []).append(result)
         rows.extend(_row(members, differing) for members in variants.values())
     return sorted(rows, key=_row_order)
 
 
 def _row_order(row: Row) -> tuple[Any, ...]:
     dataset, rho, noise, recipe = row["place"]
-    known = list(METHODS)
-    rank = known.index(row["method"]) if row["method"] in known else len(known)
+    rank = list(METHODS).index(row["method"]) if row["method"] in METHODS else len(METHODS)
     usual = bool(row["published"])  # a method as the paper runs it comes before the same with fields changed
     return dataset, rho is None, rho or 0.0, noise, recipe, rank, row["method"], not usual, row["label"]
 
 
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
-    distinct: dict[str, Result] = {}
-    for position, result in enumerate(members):  # a copy of a run folder is no further seed
-        distinct.setdefault(str(result.get("key") or position), result)
-    members = sorted(distinct.values(), key=lambda result: (seed_of(result), str(result.get("key", ""))))
+    members = sorted(members, key=lambda result: (result["seed"], result["key"]))
     first, chosen = members[0], settings(members[0])
     differing = [f"{name} {plain(chosen[name])}" for name in names if name in chosen]  # unsaid: as usual
     dataset, rho, noise, recipe = place(first)
@@ -192,37 +182,25 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
         "rho": rho,
         "noise": noise,
         "recipe": recipe,
-        "method": str(first["method"]),
-        "label": ", ".join([method_name(str(first["method"])), *differing]),
-        "seeds": [seed_of(result) for result in members],
+        "method": first["method"],
+        "label": ", ".join([method_name(first["method"]), *differing]),
+        "seeds": [result["seed"] for result in members],
         "results": members,
-        "published": first.get("published"),
+        "published": first["published"],
     }
     columns = {name: [result["metrics"].get(name) for result in members] for name in (*ACCURACIES, *SCORE_METRICS)}
-    columns["samples_seen"] = [result.get("samples_seen") for result in members]
-    columns["seconds"] = [sum(_numbers(result["seconds"].values())) or None for result in members]  # of all stages
+    columns["samples_seen"] = [result["samples_seen"] for result in members]
+    columns["seconds"] = [sum(result["seconds"].values()) or None for result in members]  # of all stages
     for name, values in columns.items():
-        numbers = _numbers(values)
+        numbers = [float(value) for value in values if value is not None]
         row[name] = statistics.fmean(numbers) if numbers else None
         row[f"{name}_std"] = statistics.stdev(numbers) if len(numbers) > 1 else None
     return row
 
 
-def seed_of(result: Result) -> int:
-    """The seed, 0 where none is named."""
-    seed = number(result.get("seed"))
-    return int(seed) if seed is not None else 0
-
-
-def _numbers(values: Iterable[Any]) -> list[float]:
-    return [value for value in map(number, values) if value is not None]
-
-
 def published(row: Row) -> str:
     """The number the paper prints for this cell, or nothing."""
-    printed = row["published"] or {}
-    mean = number(printed.get("mean"))
-    return "" if mean is None else spread(mean, number(printed.get("std")), 2)
+    return spread(row["published"]["mean"], row["published"]["std"], 2) if row["published"] else ""
 
 
 def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[str], list[list[str]]]:
@@ -230,32 +208,28 @@ def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[s
 
     What is `kept_for_good`, in a document, has the detector's figures and no times, which belong to one machine.
     """
-
-    def known(name: str) -> bool:
-        return any(row[name] is not None for row in rows)
-
-    def differ(name: str) -> bool:
-        return len({row[name] for row in rows}) > 1
-
-    printed = any(published(row) for row in rows)
+    measured = (*ACCURACIES, "score_auroc", "samples_seen", "seconds")
+    known = {name for name in measured if any(row[name] is not None for row in rows)}
+    differ = {name for name in ("dataset", "rho", "noise", "recipe") if len({row[name] for row in rows}) > 1}
+    printed = any(row["published"] for row in rows)
     aurocs = ["–" if row["score_auroc"] is None else f"{row['score_auroc']:.4f}" for row in rows]
     columns = [
         ("Method", True, [row["label"] for row in rows]),
-        ("Dataset", differ("dataset"), [row["dataset"] for row in rows]),
-        ("rho", differ("rho"), [share(row["rho"]) for row in rows]),
-        ("Noise", differ("noise"), [share(row["noise"]) for row in rows]),
-        ("Recipe", differ("recipe"), [row["recipe"] for row in rows]),
+        ("Dataset", "dataset" in differ, [row["dataset"] for row in rows]),
+        ("rho", "rho" in differ, [share(row["rho"]) for row in rows]),
+        ("Noise", "noise" in differ, [share(row["noise"]) for row in rows]),
+        ("Recipe", "recipe" in differ, [row["recipe"] for row in rows]),
         *(
-            (HEADINGS[name], known(name), [spread(row[name], row[f"{name}_std"]) for row in rows])
-            for name in ACCURACIES
+            (HEADINGS[each], each in known, [spread(row[each], row[f"{each}_std"]) for row in rows])
+            for each in ACCURACIES
         ),
         ("Published", printed, [published(row) or "–" for row in rows]),
         ("Difference", kept_for_good and printed, [difference(row) for row in rows]),
         ("Seeds", True, [count(len(row["seeds"])) for row in rows]),
         ("Conflicting rows drawn", kept_for_good, [drawn(row) for row in rows]),
-        ("AUROC of scores", kept_for_good and known("score_auroc"), aurocs),
-        ("Samples seen", known("samples_seen"), [count(row["samples_seen"]) for row in rows]),
-        ("Time", not kept_for_good and known("seconds"), [duration(row["seconds"]) for row in rows]),
+        ("AUROC of scores", kept_for_good and "score_auroc" in known, aurocs),
+        ("Samples seen", "samples_seen" in known, [count(row["samples_seen"]) for row in rows]),
+        ("Time", not kept_for_good and "seconds" in known, [duration(row["seconds"]) for row in rows]),
     ]
     return _wanted(columns)
 
@@ -268,12 +242,12 @@ def _wanted(columns: Sequence[tuple[str, bool, list[str]]]) -> tuple[list[str], 
 
 def difference(row: Row) -> str:
     """Ours minus the published number, in points."""
-    printed = number((row["published"] or {}).get("mean"))
-    return "–" if printed is None or row["unbiased"] is None else signed(row["unbiased"] - printed, 2)
+    known = row["published"] and row["unbiased"] is not None
+    return signed(row["unbiased"] - row["published"]["mean"], 2) if known else "–"
 
 
 def drawn(row: Row) -> str:
-    """How many training rows go against the shortcut, seed by seed."""
+    """How many training samples go against the shortcut, seed by seed."""
     counts = [result["rows"].get("conflicting") for result in row["results"]]
     return ", ".join("unknown" if value is None else f"{value:,}" for value in counts)
 
@@ -286,11 +260,6 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], numbe
     lines = [headings, ["---", *["--:" if numbers else "---"] * (len(headings) - 1)], *rows]
     texts = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(text.replace('|', '&#124;') for text in line)} |" for line in texts)
-
-
-def results_markdown(results: Sequence[Result]) -> str:
-    """The table of runs, for README and docs."""
-    return markdown_table(*text_table(summary_rows(results), kept_for_good=True))
 
 
 def record_markdown(rows: Sequence[Found]) -> str:
@@ -340,10 +309,8 @@ def _value(cell: Found, mean: float | None, deviation: float | None) -> str:
 
 def _digits(cell: Found) -> int:
     """Digits after the point."""
-    if cell["metric"] in ("samples", "seconds"):
-        return 0
     largest = max((abs(each) for each in (cell["mean"], cell["published"]) if each is not None), default=0.0)
-    return 4 if largest < FINE else 2 if largest < 1000 else 0
+    return 0 if cell["metric"] in ("samples", "seconds") or largest >= 1000 else 4 if largest < FINE else 2
 
 
 def study_markdown(found: Found) -> str:

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy import stats
 
-from debiaser.report.runs import Result, number
-from debiaser.report.tables import Row, count, method_name, part, percent, points, seed_of
+from debiaser.report.runs import Result
+from debiaser.report.tables import Row, count, method_name, part, percent, points
 
 # A model whose accuracy differs less than this between the two kinds of samples is not said to follow the shortcut.
 NOTICEABLE_GAP = 10.0
@@ -37,8 +38,7 @@ def noun(dataset: str) -> str:
 
 def bias_word(row: Row) -> str:
     """The shortcut by its name, or `shortcut`."""
-    name = row["results"][0].get("bias_name")
-    return name if isinstance(name, str) and name else "shortcut"
+    return row["results"][0].get("bias_name") or "shortcut"
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -55,33 +55,29 @@ def finding(rows: Sequence[Row]) -> Finding:
 
 def _single(row: Row) -> Finding:
     things, bias, vanilla = noun(row["dataset"]), bias_word(row), row["method"] == "vanilla"
-    who, measure = "the plain model" if vanilla else method_name(row["method"]), row["conflicting"]
+    who, measure = "The plain model" if vanilla else method_name(row["method"]), row["conflicting"]
     where = f"{things} that go against the {bias}"
     if measure is None:
         measure, where = row["unbiased"], f"test {things}"
+    sides: dict[str, Any] = {"plain": row} if vanilla else {"treated": row}
     if measure is None:
-        return Finding("unknown", "This run holds no accuracies.")
+        return Finding("unknown", "This run holds no accuracies.", **sides)
     sentences = [_describe(row, who)] if row["conflicting"] is not None else []
     other = "a run of PGD" if vanilla else "a plain run (vanilla)"
     sentences += [f"There is nothing to compare it with yet: {other} on the same data would show what changes."]
-    headline = f"{who[0].upper()}{who[1:]} is right on {percent(measure)} of the {where}."
-    sides = {"plain": row} if vanilla else {"treated": row}
-    return Finding("single", headline, sentences, _caveats(row), **sides)
+    return Finding("single", f"{who} is right on {percent(measure)} of the {where}.", sentences, _caveats(row), **sides)
 
 
-def _describe(row: Row, who: str) -> str:
+def _describe(row: Row, name: str) -> str:
     """One sentence on whether a model follows the shortcut."""
-    name, things, bias = f"{who[0].upper()}{who[1:]}", noun(row["dataset"]), bias_word(row)
-    aligned, conflicting = row["aligned"], row["conflicting"]
+    things, bias, aligned, conflicting = noun(row["dataset"]), bias_word(row), row["aligned"], row["conflicting"]
     if aligned is None:
         return f"{name} is right on {percent(conflicting)} of the {things} that go against the {bias}."
-    both = (
-        f"it is right on {percent(aligned)} of the {things} that follow the shortcut"
+    follows = "follows" if aligned - conflicting >= NOTICEABLE_GAP else "shows little sign of following"
+    return (
+        f"{name} {follows} the {bias}: it is right on {percent(aligned)} of the {things} that follow the shortcut"
         f" and {percent(conflicting)} of those that go against it."
     )
-    if aligned - conflicting >= NOTICEABLE_GAP:
-        return f"{name} follows {'a' if bias == 'shortcut' else 'the'} {bias}: {both}"
-    return f"{name} shows little sign of following the {bias}: {both}"
 
 
 def margin(plain: Row, treated: Row, metric: str) -> float:
@@ -93,11 +89,10 @@ def margin(plain: Row, treated: Row, metric: str) -> float:
         rate = (row[metric] / 100 * size + 2) / (size + 4)
         variance += rate * (1 - rate) / (size + 4)
     by_seed = [
-        {seed_of(result): number(result["metrics"].get(metric)) for result in row["results"]}
+        {result["seed"]: value for result in row["results"] if (value := result["metrics"].get(metric)) is not None}
         for row in (plain, treated)
     ]
-    pairs = [(before, by_seed[1].get(seed)) for seed, before in by_seed[0].items()]
-    gains = [after - before for before, after in pairs if before is not None and after is not None]
+    gains = [by_seed[1][seed] - before for seed, before in by_seed[0].items() if seed in by_seed[1]]
     from_seeds = 0.0
     if len(gains) >= 3:
         from_seeds = float(stats.t.ppf(0.975, len(gains) - 1)) * float(stats.sem(gains))
@@ -106,7 +101,7 @@ def margin(plain: Row, treated: Row, metric: str) -> float:
 
 def _tested(row: Row, metric: str) -> float:
     """How many test samples stand behind a mean, over all its seeds."""
-    size = sum(number(result["rows"].get("test")) or 0.0 for result in row["results"])
+    size = float(sum(result["rows"].get("test", 0) for result in row["results"]))
     if metric == "unbiased":
         return max(size, 1.0)
     unbiased, aligned, conflicting = row["unbiased"], row["aligned"], row["conflicting"]
@@ -145,7 +140,7 @@ def _comparison(plain: Row, treated: Row, rows: Sequence[Row]) -> Finding:
         told += f", {change}."
     sentences = [told]
     if metric == "conflicting":
-        sentences = [_describe(plain, "the plain model"), told, *_cost(plain, treated)]
+        sentences = [_describe(plain, "The plain model"), told, *_cost(plain, treated)]
     others = [row for row in rows if row is not treated and row["method"] != "vanilla" and row[metric] is not None]
     best = max(others, key=lambda row: float(row[metric]), default=treated)
     if best[metric] > treated[metric]:
@@ -190,15 +185,16 @@ def _caveats(*rows: Row) -> list[str]:
 
 def share_before(result: Result) -> float | None:
     """The share of the training set that goes against the shortcut: counted if known, else rho."""
-    train, conflicting = number(result["rows"].get("train")), number(result["rows"].get("conflicting"))
-    return conflicting / train if train and conflicting is not None else number(result.get("rho"))
+    conflicting: float | None = result["rows"].get("conflicting")
+    rho: float | None = result["rho"]
+    return rho if conflicting is None else conflicting / result["rows"]["train"]
 
 
 def score_words(result: Result, things: str) -> list[str]:
     """What the scores of one run are worth, in sentences."""
     names = ("auroc", "conflicting_mass", "average_precision", "effective_sample_size")
-    auroc, mass, precision, size = (number(result["metrics"].get(f"score_{name}")) for name in names)
-    train, before = number(result["rows"].get("train")), share_before(result)
+    auroc, mass, precision, size = (result["metrics"].get(f"score_{name}") for name in names)
+    train, before = result["rows"]["train"], share_before(result)
     sentences = []
     if auroc is not None:
         sentences.append(
@@ -213,7 +209,7 @@ def score_words(result: Result, things: str) -> list[str]:
             f"The {things} that go against the shortcut are {part(before)} of the training set"
             f" and get {part(mass)} of the draws of the debiased training."
         )
-    if size is not None and train:
+    if size is not None:
         few = " That is few, so expect other seeds to differ." if size < FEW else ""
         sentences.append(f"The debiased training rests on about {count(size)} of {count(train)} {things}.{few}")
     return sentences
