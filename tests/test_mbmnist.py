@@ -49,7 +49,7 @@ def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         arrays = dict(zip(KEYS, (*train, *test), strict=True))
         stems = [part.stem for part in SETS[name].parts.values()]
         digests = ["" if original else raw.digest(each) for each in arrays.values()]
-        parts = parts_of([each.shape for each in arrays.values()], digests, stems)
+        parts = parts_of(digests, [each.shape for each in arrays.values()], stems)
         monkeypatch.setitem(SETS, name, replace(SETS[name], parts=parts, mirrors=(), substitutes=()))
         folder = root / name
         folder.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (x, y), known = tiles(2, 100, 10), 60
     arrays = dict(zip(KEYS, (x, y, x, y), strict=True))
-    parts = parts_of([each.shape for each in arrays.values()], [raw.digest(each[:known]) for each in arrays.values()])
+    parts = parts_of([raw.digest(each[:known]) for each in arrays.values()], [each.shape for each in arrays.values()])
     begun = {key: replace(part, rows=known) for key, part in parts.items()}
     part = replace(
         SETS["kmnist"].substitutes[0],

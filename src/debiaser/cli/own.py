@@ -198,12 +198,12 @@ def read_array(path: Path) -> Any:
     """The array in an `.npy` file."""
     import numpy as np
 
-    from debiaser.data.raw import BAD_HEADER
+    from debiaser.io import UNREADABLE
 
     try:
         with path.open("rb") as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, EOFError, *BAD_HEADER) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Problem(f"cannot read {path} as an array: {reason}; save it with numpy.save") from error
 

