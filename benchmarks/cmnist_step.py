@@ -25,7 +25,7 @@ from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
 from debiaser.paper import experiment
 from debiaser.paper.spec import new_spec
-from debiaser.paper.speed import Times, Way, interleaved, ratio, stock_simconv1, typical
+from debiaser.paper.speed import Times, Way, interleaved, ratio, stock_simconv1
 
 BATCH, SIDE = 128, 1024
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"ours": SimConv1, "stock layers": stock_simconv1}
@@ -68,10 +68,10 @@ def measured(rounds: int, steps: int) -> tuple[Times, dict[str, float]]:
 
 def rows_of(times: Times, work: dict[str, float], steps: int) -> list[dict[str, Any]]:
     """A line for each network."""
-    peak = work["peak"] / typical(times, "peak")
+    peak = work["peak"] / statistics.median(each["peak"] for each in times)
     found = []
     for name in NETWORKS:
-        seconds, over = typical(times, name), ratio(times, name, "ours")
+        seconds, over = statistics.median(each[name] for each in times), ratio(times, name, "ours")
         found.append(
             {
                 "layers": name,

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from debiaser.data.benchmarks import DATASETS, bar, gallery
 from debiaser.data.split import Split
 from debiaser.learn.machine import keep_freed_memory
-from debiaser.paper.speed import Opened, in_fresh_process, jpegs, spread
+from debiaser.paper.speed import Items, in_fresh_process, jpegs, opened, spread
 
 SIZE, BATCH, WORKERS = 224, 32, 2
 RHO = {"mbmnist": 0.1, "ccifar": 0.01}
@@ -56,13 +56,6 @@ def starts(name: str, data: Path) -> dict[str, Any]:
     return found
 
 
-class Normalised(Opened):
-    """One picture at a time: opened, resized and scaled by Pillow, then normalised."""
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        return normalised(super().__getitem__(row))
-
-
 def normalised(x: torch.Tensor) -> torch.Tensor:
     """In place: new memory for every batch would take longer than the arithmetic, on either side."""
     return x.sub_(0.5).div_(0.25)
@@ -83,8 +76,9 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
         gallery.ROOM = 0  # nothing is kept: every round decodes
         split: Split = bar.load(Path(folder), None, 0, partial=True).train
         own = [str(Path(folder, "bar", name)) for name in split.read.names]  # type: ignore[attr-defined]
-        loader = DataLoader(Normalised(own, SIZE), BATCH, num_workers=WORKERS, persistent_workers=True)
-        alone = DataLoader(Normalised(own, SIZE), BATCH)
+        usual = Items(len(own), lambda row: normalised(opened(own, SIZE, row)))  # as people write it
+        loader = DataLoader(usual, BATCH, num_workers=WORKERS, persistent_workers=True)
+        alone = DataLoader(usual, BATCH)
 
         def timed(batches: Any) -> tuple[float, float]:
             began, before = time.perf_counter(), processor_time()

@@ -304,26 +304,21 @@ def bench(
     """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
     from importlib.util import find_spec
 
-    from debiaser.paper.speed import chosen, measure
+    from debiaser.paper.speed import measure
     from debiaser.report.speed import table, write_speed_page
 
     if out.is_dir() or out.suffix == ".json":
         raise Misuse(f"--out must name a page, such as bench.html, and the numbers go beside it; got {out}")
-    names = chosen(only or ())
     if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
         typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
     make_folder(out.parent)  # a folder that cannot be is told before the work, not after
     with reporting(quiet):
-        found = measure(names, quick)
+        found = measure(only or (), quick)
     page, numbers = write_speed_page(found, out), out.with_suffix(".json")
     write_json(numbers, found)
     for claim in map(table, found["claims"]):
         rows = [(line["way"], *line["cells"]) for line in claim["lines"]]
         show_table(claim["title"], ("way", *claim["headings"]), rows, to_stderr=as_json)
-    things = found.get("growth", {"things": {}})["things"]
-    if things:
-        grown = [(name, f"{thing['exponent']:.2f}") for name, thing in things.items()]
-        show_table("Growth with the number of rows: exponent, 1 is linear", ("thing", "exponent"), grown, as_json)
     if as_json:
         print_json({**found, "page": str(page), "numbers": str(numbers)})
     else:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from debiaser.paper.results import BINS, finished, published
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import PROTOCOL, Spec, field_values
 from debiaser.report.runs import Result
+
+if TYPE_CHECKING:
+    from debiaser.learn.encoders import Encoder
 
 log = logging.getLogger("debiaser")
 Vector: TypeAlias = NDArray[Any]
@@ -188,7 +191,11 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
         if not len(getattr(benchmark, part)):
             raise Problem(f"{spec.dataset} holds no rows of {part}; put the whole set there: `debiaser data check`")
     encoder = spec.options.get("features")
-    return features_of(benchmark, encoder, data) if encoder else benchmark
+    if not encoder:
+        return benchmark
+    from debiaser.learn.encoders import find_encoder  # few runs need one
+
+    return features_of(benchmark, find_encoder("image", encoder, data=data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,16 +210,15 @@ class Encoded:
         return torch.from_numpy(self.array[self.places[rows.numpy()]])
 
 
-def features_of(benchmark: Benchmark, name: str, data: Path | None) -> Benchmark:
-    """The benchmark with an encoder's features as inputs: computed once per image, then read from the cache.
+def features_of(benchmark: Benchmark, encoder: "Encoder") -> Benchmark:
+    """The benchmark with this encoder's features as inputs: computed once per image, then read from the cache.
 
     Whole images at the encoder's size, without augmentation; the same file serves every seed and split.
     """
     from debiaser.data.benchmarks.gallery import Gallery
     from debiaser.data.cache import user_cache
-    from debiaser.learn.encoders import features, find_encoder
+    from debiaser.learn.encoders import features
 
-    encoder = find_encoder("image", name, data=data)
     splits: dict[str, Split] = {part: getattr(benchmark, part) for part in PARTS}
     galleries = {part: split.read for part, split in splits.items() if isinstance(split.read, Gallery)}
     if len(galleries) < len(splits):

@@ -29,12 +29,12 @@ from debiaser.data.images import Files, Pictures
 from debiaser.data.split import Split
 from debiaser.errors import known
 from debiaser.io import python, surroundings
-from debiaser.learn.engine import Stage, new_optimizer, run_epoch, split_rows, step
+from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
 from debiaser.learn.forward import evaluating
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import Supervised
 from debiaser.learn.machine import environment, keep_freed_memory
-from debiaser.learn.nets import FeatureHead, SimConv1, new_net
+from debiaser.learn.nets import SimConv1, new_net
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.pgd import PGD
@@ -83,11 +83,6 @@ def ratio(times: Times, upper: str, lower: str) -> dict[str, float]:
     return spread([each[upper] / each[lower] for each in times])
 
 
-def typical(times: Times, name: str) -> float:
-    """The median of its seconds."""
-    return statistics.median(each[name] for each in times)
-
-
 def difference(ours: Any, other: Any) -> float | None:
     """The largest relative difference of two results, over the rows that both have; None where they are no numbers."""
     if not (isinstance(ours, Tensor) and isinstance(other, Tensor) and ours.is_floating_point()):
@@ -116,12 +111,7 @@ def in_fresh_process(*words: str) -> str:
     return (done.stdout.strip().splitlines() or [""])[-1]
 
 
-def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
-    """b of the line log t = a + b log n that fits best; 1 is linear."""
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
-
-
-# What is measured on: coloured digits as often as asked, JPEGs of smooth shapes, a small table of features.
+# What is measured on: coloured digits as often as asked, JPEGs of smooth shapes.
 
 
 def coloured_digits(rows: int) -> Split:
@@ -165,32 +155,29 @@ def stock_simconv1(classes: int = 10) -> nn.Sequential:
     )
 
 
-class Augmented(Dataset[tuple[Tensor, int]]):
-    """8-bit pictures, each augmented by Pillow when it is asked for."""
+class Items(Dataset[Any]):
+    """So many items, each made by a function of its number when it is asked for."""
 
-    def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
-        self.pixels, self.labels = pixels, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        rng = np.random.default_rng(int(torch.randint(2**62, ())))
-        return as_tensor(augment(Image.fromarray(self.pixels[row]), rng)), int(self.labels[row])
-
-
-class Opened(Dataset[Tensor]):
-    """Picture files, each opened, resized and made a float tensor when it is asked for."""
-
-    def __init__(self, paths: list[str], size: int) -> None:
-        self.paths, self.size = paths, size
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        self.count, self.make = count, make
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return self.count
 
-    def __getitem__(self, row: int) -> Tensor:
-        with Image.open(self.paths[row]) as image:
-            return as_tensor(image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR))
+    def __getitem__(self, row: int) -> Any:
+        return self.make(row)
+
+
+def augmented(pixels: np.ndarray, labels: np.ndarray, row: int) -> tuple[Tensor, int]:
+    """An 8-bit image augmented by Pillow, and its label."""
+    rng = np.random.default_rng(int(torch.randint(2**62, ())))
+    return as_tensor(augment(Image.fromarray(pixels[row]), rng)), int(labels[row])
+
+
+def opened(paths: Sequence[str], size: int, row: int) -> Tensor:
+    """An image file opened, resized and made a float tensor."""
+    with Image.open(paths[row]) as image:
+        return as_tensor(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
 
 
 def as_tensor(image: Image.Image) -> Tensor:
@@ -253,7 +240,7 @@ def our_steps(model: nn.Module, split: Split, steps: int) -> Callable[[], None]:
 
 def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
     """So many steps as people write them: a DataLoader that augments with Pillow, stock layers, a plain loop."""
-    rows = Augmented(as_bytes(split), split.y.numpy())
+    rows = Items(len(split), partial(augmented, as_bytes(split), split.y.numpy()))
     loader = DataLoader(rows, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
     model = stock_simconv1().train()
     optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, weight_decay=1e-3)
@@ -405,20 +392,14 @@ def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
     with jpegs(4 if quick else 400 * SIZE // side, side) as paths:
         workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
         pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
-        loader = DataLoader(Opened(paths, SIZE), PICTURES, num_workers=workers, persistent_workers=not quick)
+        files = Items(len(paths), partial(opened, paths, SIZE))
+        loader = DataLoader(files, PICTURES, num_workers=workers, persistent_workers=not quick)
         keep_freed_memory()  # as the commands that train do
 
         def ours() -> int:
             return sum(len(batch.float().div_(255)) for _, batch in pictures.stream(rows, SIZE, PICTURES, WORKERS))
 
         yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
-
-
-def starting(quick: bool) -> Iterator[Ways]:  # noqa: ARG001 (nothing here can be smaller)
-    """A Python that starts: to show the help of the command, to import the package, to import torch."""
-    codes = {"import debiaser": "import debiaser", "import torch": "import torch", "Python alone": ""}
-    others = {name: Way(partial(in_fresh_process, "-c", code)) for name, code in codes.items()}
-    yield {"ours": Way(partial(in_fresh_process, "-m", "debiaser", "--help")), **others}
 
 
 # The claims, and what measuring them gives: one plain dictionary per claim, for JSON and for the page.
@@ -435,7 +416,6 @@ class Claim:
     ways: Callable[[bool], Iterator[Ways]]
     rounds: int = 7
     at_most: float | None = None
-    memory: bool = True
 
     def prepared(self, quick: bool) -> AbstractContextManager[Ways]:
         """Its ways, for as long as it is open."""
@@ -450,53 +430,40 @@ CLAIMS: dict[str, Claim] = {
     "augmenting": Claim("Augmentation of 28-pixel pictures", augmenting),
     "decoding": Claim("JPEG files of 224 pixels as batches", decoding),
     "decoding-large": Claim("JPEG files of 1024 pixels as batches of 224", partial(decoding, side=1024), 5),
-    "start-up": Claim("Start of debiaser --help", starting, 5, memory=False),
 }
-
-SIZES, FEW = (1_000, 10_000, 100_000, 1_000_000), (200, 400)  # numbers of rows to see how cost grows
-
-
-def chosen(only: Sequence[str]) -> list[str]:
-    """The names of the claims that are asked for, all without any; an unknown one is a mistake."""
-    everything = [*CLAIMS, "growth"]
-    for name in only:
-        if name not in everything:
-            raise known("claim", name, everything)
-    return [name for name in everything if not only or name in only]
 
 
 def measure(only: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     """What was found for each claim, with the facts of the machine; `quick` shows that it runs, not how fast."""
-    found: dict[str, Any] = {"quick": quick, "environment": environment("cpu", 1), "claims": []}
-    for name in chosen(only):
-        rounds = len(FEW if quick else SIZES) if name == "growth" else (2 if quick else CLAIMS[name].rounds)
-        with task(name, rounds) as advance:
-            if name == "growth":
-                found["growth"] = growth(quick, advance)
-            else:
-                found["claims"].append({"name": name, **judged(name, rounds, quick, advance)})
-    return found
+    for name in only:
+        if name not in CLAIMS:
+            raise known("claim", name, CLAIMS)
+    found = [judged(name, quick) for name in CLAIMS if not only or name in only]
+    return {"quick": quick, "environment": environment("cpu", 1), "claims": found}
 
 
-def judged(name: str, rounds: int, quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
+def judged(name: str, quick: bool) -> dict[str, Any]:
     """The ratios of one claim, seconds, and peak memory of each way."""
     claim = CLAIMS[name]
-    with claim.prepared(quick) as ways:
+    rounds = 2 if quick else claim.rounds
+    with claim.prepared(quick) as ways, task(name, rounds) as advance:
         results = {way: each.run() for way, each in ways.items()}  # also warms up
         times = interleaved(ways, rounds, advance)
     others = [way for way in results if way != "ours"]
     apart = {way: difference(results["ours"], results[way]) for way in others}
-    measured = [] if not claim.memory else ["ours"] if quick else list(results)
     # a process that does only this, once; workers of its own are not counted
     code = "import sys; from debiaser.paper.speed import run_once; sys.stdout.write(run_once(*sys.argv[1:]))"
     words = ["quick"] if quick else []
     return {
+        "name": name,
         "title": claim.title,
         "at_most": claim.at_most,
-        "seconds": {way: typical(times, way) for way in results},
+        "seconds": {way: statistics.median(each[way] for each in times) for way in results},
         "ratios": {way: ratio(times, *(("ours", way) if claim.at_most else (way, "ours"))) for way in others},
         "differences": {way: each for way, each in apart.items() if each is not None},
-        "peak_mb": {way: float(in_fresh_process("-c", code, name, way, *words)) for way in measured},
+        "peak_mb": {
+            way: float(in_fresh_process("-c", code, name, way, *words)) for way in (["ours"] if quick else results)
+        },
     }
 
 
@@ -507,33 +474,3 @@ def run_once(name: str, way: str, *words: str) -> str:
         ways.clear()
         one.run()
         return str(peak_mb())
-
-
-def growth(quick: bool, advance: Callable[[], None]) -> dict[str, Any]:
-    """The seconds of each thing by number of rows, the best of three (of one for the largest), and its exponent."""
-    net = partial(FeatureHead, 32, 10, 64)  # small, so that what surrounds the network is seen to grow, not the network
-    recipe = Recipe(epochs=1, batch_size=256)
-
-    def sample(split: Split) -> None:
-        ScoreSampler(torch.rand(len(split), generator=torch.Generator().manual_seed(0))).draw(0)
-
-    def epoch(split: Split) -> None:
-        objective = Supervised(net())
-        stage = Stage("growth", split, recipe, 0)
-        run_epoch(objective, new_optimizer(recipe, objective), stage, Shuffle(len(split)), 0)
-
-    things = {"scoring": lambda split: gradient_norms(net(), split), "sampling": sample, "training epoch": epoch}
-    sizes = FEW if quick else SIZES
-    found: dict[str, list[float]] = {name: [] for name in things}
-    for size in sizes:
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(size, 32, generator=generator)
-        split = Split.of(x, torch.randint(0, 10, (size,), generator=generator))
-        for name, thing in things.items():
-            thing(split.subset(torch.arange(min(size, 500))))  # warms up
-            found[name].append(min(seconds(partial(thing, split)) for _ in range(1 if size == SIZES[-1] else 3)))
-        advance()
-    return {
-        "sizes": list(sizes),
-        "things": {name: {"seconds": times, "exponent": exponent(sizes, times)} for name, times in found.items()},
-    }

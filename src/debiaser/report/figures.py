@@ -306,20 +306,6 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.3g}×"
 
 
-@on_page
-def growth(sizes: Sequence[int], seconds: Sequence[Sequence[float]], alt: str) -> Markup:
-    """Seconds against the number of samples, a line for each thing that was timed."""
-    axes = _axes(5.6, 3.4)
-    for number, each in enumerate(seconds):
-        line: Any = {"linestyle": DASHES[number], "color": PAGE[f"series-{number}"]}
-        axes.plot(sizes, each, "o", markersize=4, **line)
-    _log_axis(axes, "x", "{x:,.0f}")
-    _log_axis(axes, "y")
-    axes.grid(color=PAGE["line"], linewidth=0.6)
-    axes.set(xlabel="rows", ylabel="seconds")
-    return _svg(axes, "growth", alt)
-
-
 # Of studies, as the paper draws them: bars with error bars, histograms of norms and of trials, lines
 
 Draw = Callable[[Axes, Sequence[Found], Palette], None]

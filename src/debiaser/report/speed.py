@@ -13,14 +13,10 @@ Found = Mapping[str, Any]
 
 
 def markdown(found: Found) -> str:
-    """Every alternative of every claim as a line, the growth with the number of rows, and the machine."""
+    """Every alternative of every claim as a line, and the machine."""
     rows = [_row(claim, way) for claim in found["claims"] for way in claim["ratios"]]
     parts = [record_markdown(rows)] if rows else []
     parts += [sentence for claim in found["claims"] if (sentence := bound(claim))]
-    if "growth" in found:
-        sizes, things = found["growth"]["sizes"], found["growth"]["things"]
-        listed = ", ".join(f"{name} {thing['exponent']:.2f}" for name, thing in things.items())
-        parts.append(f"Exponents from {sizes[0]:,} to {sizes[-1]:,} rows, where 1 is linear: {listed}.")
     return "\n\n".join([*parts, f"Measured on: {facts(found['environment'])}."])
 
 
@@ -91,16 +87,6 @@ def write_speed_page(found: Found, destination: Path) -> Path:
         quick=found["quick"],
         ratios=figures.ratios(faster, alt) if faster else "",
         claims=[table(claim) for claim in found["claims"]],
-        growth=_growth(found["growth"]) if "growth" in found else None,
     )
     write_text(destination, text)
     return destination
-
-
-def _growth(found: Found) -> dict[str, Any]:
-    """The figure of growth and its legend."""
-    sizes, things = found["sizes"], found["things"]
-    words = [f"{name}: exponent {thing['exponent']:.2f}" for name, thing in things.items()]
-    alt = "Seconds against rows: " + "; ".join(words)
-    drawn = figures.growth(sizes, [thing["seconds"] for thing in things.values()], alt)
-    return {"svg": drawn, "legend": list(enumerate(words)), "smallest": f"{sizes[0]:,}", "largest": f"{sizes[-1]:,}"}
