@@ -5,10 +5,9 @@ points: the expectations over x and y are sums, and a training set of any size i
 expectation over training sets is a mean over drawn ones.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,12 +23,11 @@ from debiaser.io import numpy_stream, torch_stream
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm
 from debiaser.learn.losses import cross_entropy
-from debiaser.paper.theory.fisher import Damped, damped_sweep, head_fisher, inverse_trace
-from debiaser.progress import task
+from debiaser.paper.theory.fisher import damped_sweep, head_fisher, inverse_trace
+from debiaser.progress import track
 
 Array = NDArray[np.float64]
 Numbers = dict[str, float]
-T = TypeVar("T")
 
 # Theorem 1
 SIZES = (100, 300, 1_000, 3_000, 10_000, 100_000)  # of training sets
@@ -217,13 +215,14 @@ def closed_form(sets: Sets) -> Array:
 
 def minimised_of_two(sets: Sets) -> Array:
     """The probability of one sample of each of two sets that minimises the trace, by bounded scalar search."""
-    found = minimize_scalar(
-        lambda mass: sets.trace(np.array([mass, 1 - mass])),
-        bounds=(1e-6, 1 - 1e-6),
-        method="bounded",
-        options={"xatol": 1e-12},
-    )
-    return np.asarray(np.array([found.x, 1 - found.x]) / np.array(sets.sizes))
+    mass = lowest_mass(lambda mass: sets.trace(np.array([mass, 1 - mass])), 1e-6, 1e-12)
+    return np.asarray(np.array([mass, 1 - mass]) / np.array(sets.sizes))
+
+
+def lowest_mass(value: Callable[[float], float], margin: float, precision: float) -> float:
+    """The mass between 0 and 1, but for a margin, at which a value is lowest, by bounded scalar search."""
+    bounds, options = (margin, 1 - margin), {"xatol": precision}
+    return float(minimize_scalar(value, bounds=bounds, method="bounded", options=options).x)
 
 
 def minimised_of_many(sets: Sets) -> Array:
@@ -239,26 +238,18 @@ def minimised_of_many(sets: Sets) -> Array:
     return np.asarray(found.x / found.x.sum())
 
 
-def cases() -> Iterator[Numbers]:
-    """For every combination of a, |M| and |m|, how far the minimiser is from the closed form, and what all of M gets.
-
-    The distance is the larger relative difference; Theorem 2's proof says that M gets 1/2.
-    """
-    for a, majority, minority in product(TOY_SCALES, TOY_SIZES, TOY_SIZES):
-        sets = Sets((-a, a), (majority, minority))
-        found = minimised_of_two(sets)
-        distance = float(np.abs(found / closed_form(sets) - 1).max())
-        yield {"distance": distance, "majority_mass": majority * float(found[0])}
+def two_sets(a: float, majority: int, minority: int) -> Numbers:
+    """How far the minimiser is from the closed form (the larger relative difference), and what all of M gets: 1/2."""
+    sets = Sets((-a, a), (majority, minority))
+    found = minimised_of_two(sets)
+    distance = float(np.abs(found / closed_form(sets) - 1).max())
+    return {"distance": distance, "majority_mass": majority * float(found[0])}
 
 
-def beyond() -> dict[str, tuple[Array, float]]:
+def beyond(sets: Sets = THREE_SETS) -> dict[str, tuple[Array, float]]:
     """What becomes of Theorem 2 with a third set between the two: masses and trace of three choices."""
-    sets = THREE_SETS
-    masses = {
-        "uniform": sets.uniform(),
-        "by_norm": closed_form(sets) * np.array(sets.sizes),
-        "found": minimised_of_many(sets),
-    }
+    by_norm = closed_form(sets) * np.array(sets.sizes)
+    masses = {"uniform": sets.uniform(), "by_norm": by_norm, "found": minimised_of_many(sets)}
     return {kind: (each, sets.trace(each)) for kind, each in masses.items()}
 
 
@@ -367,13 +358,7 @@ def minimised_over_sets(rows: Rows) -> Tensor:
         against = rows.conflicting
         return torch.where(against, mass / against.sum(), (1 - mass) / (~against).sum()).double()
 
-    found = minimize_scalar(
-        lambda mass: objective(rows, over_sets(mass)).item(),
-        bounds=(0.001, 0.999),
-        method="bounded",
-        options={"xatol": 1e-6},
-    )
-    return over_sets(float(found.x))
+    return over_sets(lowest_mass(lambda mass: objective(rows, over_sets(mass)).item(), 0.001, 1e-6))
 
 
 @dataclass(frozen=True)
@@ -429,7 +414,7 @@ class Compared:
     parameters: int
     ranks: tuple[int, ...]
     pseudo: tuple[float, ...]
-    sweep: tuple[Damped, ...]  # vanilla first
+    sweep: dict[float, tuple[float, ...]]  # by damping in mean eigenvalues; vanilla first
     accuracy: tuple[float, ...]  # on the unbiased test rows, in percent
 
 
@@ -446,11 +431,11 @@ def compare(seed: int, rows: int | None = None) -> Compared:
     h = grad_norm(bias=True)(Outputs(x, logits(vanilla, x), y))
     h = h / h.sum()
     solved = ((vanilla, even), (solution(x, y, h), h))
-    both = [head_fisher(Outputs(x, logits(weight, x), y), each, bias=True) for weight, each in solved]
+    both = [head_fisher([Outputs(x, logits(weight, x), y)], each, bias=True) for weight, each in solved]
     return Compared(
         rows=len(y),
         parameters=both[0].parameters,
-        ranks=tuple(each.rank for each in both),
+        ranks=tuple(len(each.positive) for each in both),
         pseudo=tuple(inverse_trace(each) for each in both),
         sweep=damped_sweep(both),
         accuracy=tuple(100 * float((logits(weight, seen).argmax(1) == test.y).double().mean()) for weight, _ in solved),
@@ -500,23 +485,14 @@ class Evidence:
 
 def gather(seed: int, replicates: int = REPLICATES) -> Evidence:
     """All measurements, with progress."""
-
-    def told(stage: str, steps: int, parts: Iterable[T]) -> tuple[T, ...]:
-        found = []
-        with task(stage, steps) as advance:
-            for part in parts:
-                found.append(part)
-                advance()
-        return tuple(found)
-
-    world = biased_world(seed)
+    world, cases = biased_world(seed), list(product(TOY_SCALES, TOY_SIZES, TOY_SIZES))
     return Evidence(
-        cases=told("Theorem 2", len(TOY_SCALES) * len(TOY_SIZES) ** 2, cases()),
+        cases=tuple(two_sets(*case) for case in track(cases, "Theorem 2")),
         beyond=beyond(),
         world=world,
-        rows=told("Theorem 1", len(SIZES), (measured(world, n, seed, replicates) for n in SIZES)),
+        rows=tuple(measured(world, n, seed, replicates) for n in track(SIZES, "Theorem 1")),
         hardened=tuple(hardened(world, scale) for scale in SCALES),
         matrices=matrices(seed),
-        solved=told("practical objective", DATA_SETS, (solve(seed * DATA_SETS + each) for each in range(DATA_SETS))),
-        compared=told("digits", 2, (compare(seed, rows) for rows in (None, FEW))),
+        solved=tuple(solve(seed * DATA_SETS + each) for each in track(range(DATA_SETS), "practical objective")),
+        compared=tuple(compare(seed, rows) for rows in track((None, FEW), "digits")),
     )

@@ -195,7 +195,7 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
 
 def many_parameters(compared: Compared, case: str) -> Statement:
     """The traces of PGD and vanilla for softmax regression on digits."""
-    ratios = {row.relative: row.traces[1] / row.traces[0] for row in compared.sweep}
+    ratios = {damping: pgd / vanilla for damping, (vanilla, pgd) in compared.sweep.items()}
     pseudo = compared.pseudo[1] / compared.pseudo[0]
     same = compared.ranks[0] == compared.ranks[1]
     return Statement(
