@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, Done, debiaser
 from debiaser.paper.results import finished
 from debiaser.paper.studies import STUDIES, findings
-from debiaser.paper.studies.findings import Scale, add_fisher, add_fishers, cores, gather, make_runs, missing, why
+from debiaser.paper.studies.findings import Scale, add_fisher, add_fishers, cores, gather, make_runs, missing
 
 TINY = ("--on", "digits", "--epochs", "1")
 
@@ -99,11 +99,6 @@ def test_a_plan_without_past_runs_names_no_time(tmp_path: Path) -> None:
     assert len(json.loads(listed.stdout)["commands"]) == 2
 
 
-def test_a_process_that_was_killed_is_told_as_such() -> None:
-    assert why(-9, "pgd, biased: 10%, about 3 s left") == "signal 9 ended it"
-    assert why(1, "debiaser: no data") == "no data"
-
-
 def test_long_stages_say_when_they_end() -> None:
     from debiaser.cli.console import until
 
@@ -122,6 +117,8 @@ def test_threads_are_divided_among_workers(monkeypatch: pytest.MonkeyPatch, tmp_
         assert told == [str(share)] * 2 and [each.reason for each in failures] == told, (
             "each failed, none stopped another"
         )
+    monkeypatch.setattr(findings, "python", lambda *_: [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert {each.reason for each in make_runs(runs, lambda run: list(run.words))} == {"signal 9 ended it"}
 
 
 def test_the_fisher_information_of_a_run_is_added_to_its_result(made: Path, tmp_path: Path) -> None:

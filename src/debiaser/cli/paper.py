@@ -5,18 +5,16 @@ import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
 from debiaser.cli.console import LONG, clock, duration, reporting, say, show_table
+from debiaser.cli.runs import DEVICES
 from debiaser.errors import Misuse, Problem, known
 from debiaser.io import make_folder, write_json
-
-if TYPE_CHECKING:
-    pass
 
 Found = dict[str, Any]
 
@@ -51,43 +49,44 @@ def study(
     debug: options.Debug = False,
 ) -> None:
     """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
-    from debiaser.paper.studies.findings import Scale, gather, missing
-
     if name == "list":
         list_studies(as_json)
         return
-    check_usage(device, {"--seeds": seeds, "--workers": workers, "--epochs": epochs})
-    chosen = choose(name, on, only, rho)
-    copies, scale = find_copies(results), Scale(recipe, seeds, epochs)
+    from debiaser.paper.studies.findings import Scale, gather, missing
+
+    check_usage(device, results, {"--seeds": seeds, "--workers": workers, "--epochs": epochs})
+    chosen, scale = choose(name, on, only, rho), Scale(recipe, seeds, epochs)
+    copies = results or (Path("results") if Path("results").is_dir() else None)
     store = gather(out, copies)
     lacking = missing(chosen, store, scale)
+    where = [*(["--data", str(data)] if data else []), *(["--device", device] if device != "auto" else [])]
+    where += ["--out", str(out)]
     if commands:
-        show_commands(name, [each.command(out, data, device) for each in lacking], store, as_json)
-    elif dry_run:
+        show_commands(name, [shlex.join(["debiaser", *each.words, *where]) for each in lacking], store, as_json)
+        return
+    if dry_run:
         show_plan(name, chosen, lacking, store, workers, as_json)
-    else:
-        if figures:
-            make_folder(figures)  # a folder that cannot be is told before the work, not after
-        failures = [] if only_show else make(lacking, chosen, store, scale, out, data, device, workers, quiet)
-        show(name, chosen, gather(out, copies), scale, figures, as_json)
-        tell_failures(failures)
-
-
-def find_copies(named: Path | None) -> Path | None:
-    """The folder with copies of results: the named one, which must be there, else ./results where it is."""
-    if named and not named.is_dir():
-        raise Misuse(f"there is no folder {named} with results; check the path given to --results")
-    return named or (Path("results") if Path("results").is_dir() else None)
-
-
-def tell_failures(failures: list[Any]) -> None:
-    """One line for what could not be made."""
-    from debiaser.report.tables import plural
-
+        return
+    if figures:
+        make_folder(figures)  # a folder that cannot be is told before the work, not after
+    failures = [] if only_show else make(lacking, chosen, store, scale, out, where, data, workers, quiet)
+    show(name, chosen, gather(out, copies), scale, figures, as_json)
     if failures:
         listed = "; ".join(f"{each.key}: {each.reason}" for each in failures[:3])
         rest = f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
-        raise Problem(f"{plural(len(failures), 'run')} failed: {listed}{rest}; the same command tries again")
+        runs = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        raise Problem(f"{runs} failed: {listed}{rest}; the same command tries again")
+
+
+def check_usage(device: str, results: Path | None, counts: dict[str, int | None]) -> None:
+    """Refuse a device that is none of ours, a folder that is not there, and a count that is below 1."""
+    if device not in DEVICES:
+        raise known("device", device, DEVICES)
+    if results and not results.is_dir():
+        raise Misuse(f"there is no folder {results} with results; check the path given to --results")
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise Misuse(f"{option} must be at least 1, got {value}")
 
 
 def tell_left_out(store: Any) -> None:
@@ -96,26 +95,18 @@ def tell_left_out(store: Any) -> None:
         typer.echo(sentence, err=True)
 
 
-def check_usage(device: str, counts: dict[str, int | None]) -> None:
-    """Refuse a device that is none of ours, and a count that is below 1."""
-    from debiaser.cli.runs import DEVICES
-
-    if device not in DEVICES:
-        raise known("device", device, DEVICES)
-    for option, value in counts.items():
-        if value is not None and value < 1:
-            raise Misuse(f"{option} must be at least 1, got {value}")
-
-
 def choose(name: str, on: str | None, only: str | None, rho: float | None) -> list[Any]:
     """The studies that are asked for, on another dataset or only their cells of one; without a cell it is a mistake."""
     from debiaser.paper.settings import SETTINGS
-    from debiaser.paper.studies import find_studies
+    from debiaser.paper.studies import STUDIES
 
+    if name != "all" and name not in STUDIES:
+        raise known("study", name, [*STUDIES, "all", "list"])
     for dataset in filter(None, (on, only)):
         if dataset not in SETTINGS:
             raise known("dataset", dataset, SETTINGS)
-    placed = [(study.on(on) if on else study).only(only, rho) for study in find_studies(name)]
+    named = STUDIES.values() if name == "all" else [STUDIES[name]]
+    placed = [(study.on(on) if on else study).only(only, rho) for study in named]
     if not any(study.cells for study in placed):
         raise Misuse(f"study {name} has no cells there; see `debiaser study {name} --dry-run`")
     return [study for study in placed if study.cells]
@@ -134,10 +125,9 @@ def list_studies(as_json: bool) -> None:
         show_table(title, ("label", "what", "claim"), rows, False, words=True)
 
 
-def show_commands(name: str, commands: list[list[str]], store: Any, as_json: bool) -> None:
+def show_commands(name: str, lines: list[str], store: Any, as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
     tell_left_out(store)
-    lines = [shlex.join(["debiaser", *words]) for words in commands]
     if as_json:
         print_json({"study": name, "commands": lines})
     elif lines:
@@ -151,19 +141,22 @@ def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, work
 
     tell_left_out(store)
     past = list(store.all())
-    times = [expected_seconds(each.spec, past) for each in lacking]
-    measured = [each for each in times if each is not None]
+    runs: list[Found] = [
+        {
+            "command": shlex.join(["debiaser", *each.words]),
+            "key": each.spec.key,
+            "seconds": expected_seconds(each.spec, past),
+        }
+        for each in lacking
+    ]
+    measured = [each["seconds"] for each in runs if each["seconds"] is not None]
+    listed, unknown = ", ".join(each.label for each in chosen), len(runs) - len(measured)
     if as_json:
-        runs = [
-            {"command": shlex.join(["debiaser", *each.words]), "key": each.spec.key, "seconds": seconds}
-            for each, seconds in zip(lacking, times, strict=True)
-        ]
-        print_json({"study": name, "runs": runs, "seconds": sum(measured), "unknown": len(times) - len(measured)})
+        print_json({"study": name, "runs": runs, "seconds": sum(measured), "unknown": unknown})
         return
-    for each, seconds in zip(lacking, times, strict=True):
-        told = "unknown" if seconds is None else duration(seconds)
-        typer.echo(f"{told:>12}  {shlex.join(['debiaser', *each.words])}")
-    listed, unknown = ", ".join(each.label for each in chosen), len(times) - len(measured)
+    for each in runs:
+        told = "unknown" if each["seconds"] is None else duration(each["seconds"])
+        typer.echo(f"{told:>12}  {each['command']}")
     total = f"; about {duration(sum(measured) / workers)} with {plural(workers, 'worker')}, by the pace of past runs"
     rest = f"; {plural(unknown, 'run')} of unknown length, for there are no past runs on the same data"
     told = (total if measured else "") + (rest if unknown else "")
@@ -176,8 +169,8 @@ def make(
     store: Any,
     scale: Any,
     out: Path,
+    where: list[str],
     data: Path | None,
-    device: str,
     workers: int,
     quiet: bool,
 ) -> list[Any]:
@@ -207,7 +200,7 @@ def make(
         if workers == 1:
             tell(f"  {' '.join([f'seed {run.spec.seed}', *run.cell.changes])}, {line}")
 
-    failures = make_runs(lacking, lambda run: run.command(out, data, device), workers, told, ended)
+    failures = make_runs(lacking, lambda run: [*run.words, *where], workers, told, ended)
     return failures + add_fishers(chosen, gather(out), scale, data, tell)
 
 

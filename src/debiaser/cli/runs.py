@@ -114,12 +114,12 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """One self-contained HTML page from finished runs."""
-    from debiaser.paper.studies.findings import store_of
+    from debiaser.paper.studies.findings import gather
     from debiaser.report.run_page import write_page
     from debiaser.report.runs import find_runs
 
     runs = find_runs(runs_dir)
-    store = store_of(runs)
+    store = gather(runs)
     runs.left_out += [f"Studies: {each}" for each in store.left_out if each not in runs.left_out]
     page = write_page(runs, out or runs_dir / "report.html", studies=found_in(store))
     if as_json:

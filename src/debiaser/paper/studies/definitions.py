@@ -77,9 +77,7 @@ control = Study(
         map(cell, METHODS),
     ),
     everywhere(best("PGD")),
-    "Multi-bias MNIST: generator and network are ours (D12, D14), so rankings count, not numbers. On Colored MNIST at "
-    "rho 1% PGD is within a deviation or two of the published mean, and above it at twice the length, which is still a "
-    "fifth of the paper's (docs/methods/pgd.md).",
+    "Multi-bias MNIST: generator and network are ours (D12, D14), so rankings count, not numbers.",
 )
 
 real_1 = Study(
@@ -87,8 +85,7 @@ real_1 = Study(
     "PGD has the highest unbiased accuracy of the five methods (a tie within one deviation counts, D29).",
     at_each((("bar", None), ("bffhq", 0.005)), map(cell, METHODS)),
     everywhere(best("PGD")),
-    "The network starts from random weights (D19), so numbers are not comparable; BFFHQ's target is the first number "
-    "of the file name (D11).",
+    "The network starts from random weights (D19), so numbers are not comparable; BFFHQ's target: D11.",
 )
 
 REAL_2 = ("vanilla", "lff", "eiil", "jtt", "cnc", "pgd")
@@ -97,8 +94,7 @@ real_2 = Study(
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
     tuple(each for dataset in ("celeba", "civilcomments") for each in average_and_worst(REAL_2, dataset, "unbiased")),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_2))),
-    "The average is over test rows (D27); the paper copies its baselines from other papers (D28). CelebA: ResNet-50 "
-    "(D15); CivilComments: BERT by AdamW (D16). Both start from random weights.",
+    "The average is over test samples (D27); the paper copies its baselines (D28). Random initial weights (D15, D16).",
 )
 
 REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
@@ -138,8 +134,7 @@ ablation = Study(
         ),
     ),
     everywhere(best("GCE yes, augmentation yes", needed=3)),
-    "Without GCE the biased model is trained by cross-entropy. Under `fast` the biased stage never augments "
-    "(docs/recipes.md), so augmentation is that of the debiased stage.",
+    "Without GCE the biased model is trained by cross-entropy. Under `fast` only the debiased stage augments.",
 )
 
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
@@ -155,9 +150,8 @@ invq_compare = Study(
         ),
     ),
     everywhere(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS)),
-    "Measured by `debiaser study invq_compare` at the models of finished runs, not by `debiaser train` itself. Last "
-    "layer, training rows, at the final model; the matrix is singular, so the inverse is damped by three numbers, "
-    "the same for both (D37). The paper gives neither layer nor damping nor numbers: only the sign counts.",
+    "At the models of finished runs, in the last layer, over training samples. The matrix is singular, so the "
+    "inverse is damped, by the same numbers for both (D37); the paper prints none: only the sign counts.",
 )
 
 ALPHAS = {0.3: ("alpha=0.3",), 0.5: ("alpha=0.5",), 0.7: (), 0.9: ("alpha=0.9",)}
@@ -191,8 +185,7 @@ single_stage = Study(
         ),
     ),
     everywhere(best("Multi-stage", "Single-stage")),
-    "Single-stage: two networks with starts of their own, side by side, scores renewed after every epoch. Times are "
-    "those of each run's machine, which may have had other work, and are not judged.",
+    "Single-stage: two networks side by side, scores renewed after every epoch. Times are not judged.",
 )
 
 SAME_RATE = "Resampling, the rate of Reweighting"
@@ -208,10 +201,8 @@ reweighting = Study(
         ),
     ),
     everywhere(beside(best("Resampling", "Reweighting"), best(SAME_RATE, "Reweighting"), "at the same rate")),
-    "A row's weight is its score over the mean score, so that weights average 1 and some rows weigh hundreds of times "
-    "that. With them the second stage does not bear the recipe's rate, nor a fifth of it, the paper's, at which it "
-    "ends at chance (in results/): Reweighting takes a twentieth, of two rates that it bears the one with the higher "
-    "accuracy on the validation rows of seed 0. Resampling at that rate stands beside it.",
+    "A sample's weight is its score over the mean score. At the recipe's rate such weights end at chance, so "
+    "Reweighting takes a twentieth of it, and Resampling at that rate stands beside it.",
 )
 
 BY_NORM, ALONE = "score=gradient", "relative=false"  # what LfF averages; the biased network's average alone
@@ -234,12 +225,8 @@ effect_grad_score = Study(
         above("PGD", "PGD + loss"),
         beside(above("LfF + gradient", "LfF"), above(BOTH_NETWORKS, "LfF"), "norms of both networks"),
     ),
-    "PGD + loss: cross-entropy of the biased model after its last epoch; here it does not collapse as in the paper, "
-    "and its distance from PGD is small. LfF + gradient: the paper says that the gradient norm replaces "
-    "LfF's relative difficulty, so a row weighs its average norm in the biased network. Norms in place of the "
-    "losses of both networks, the other reading of D38 and the one judged here first, weigh conflicting rows far less: "
-    "the share of all weight on them is score_conflicting_mass in results/. LfF + loss of the biased network is there "
-    "to tell the norm from the absence of the second network.",
+    "PGD + loss: cross-entropy of the biased model. LfF + gradient: a sample weighs its average norm in the biased "
+    "network; norms in place of the losses of both networks are the other reading (D38).",
 )
 
 compute_time = Study(
@@ -253,8 +240,8 @@ compute_time = Study(
         ),
     ),
     everywhere(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla")),
-    "Seconds on the machine of each run, which may have had other work; the paper's are of one Titan Xp and its 100 "
-    "epochs. Under `fast` every method sees as many samples, so Vanilla is as long as PGD there.",
+    "Seconds on the machine of each run; the paper's are of one Titan Xp and its 100 epochs. Under `fast` every "
+    "method sees as many samples, so Vanilla is as long as PGD there.",
     figure="times",
 )
 
@@ -283,14 +270,8 @@ natural = Study(
         *(cell(m, dataset="cifar10", rho=None) for m in ("vanilla", "pgd")),
     ),
     everywhere(harmless),
-    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
-    "about five deviations (D31). Drawn by the norms of clean pictures it loses more than that: where there is no "
-    "shortcut, all that is left to draw by is which digits are written oddly, and in effect (the squared sum of the "
-    "scores over the sum of their squares) only a few thousand rows are drawn. Scores of augmented pictures, which the "
-    "released code takes (D8), bring in ordinary digits whose one draw was a hard one, and cost less; the recipe "
-    "`paper` loses more than `fast` with either (docs/methods/pgd.md). Which of this explains the paper's own number "
-    "is not known. They are not the default, for under `fast`, whose biased stage never sees augmented pictures, they "
-    "cost more than that where there is a shortcut: `scored_pictures`.",
+    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; "
+    "it is about five deviations (D31). Its released code scores augmented images (D8), which costs less here.",
 )
 
 KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
@@ -309,8 +290,7 @@ ab_hist = Study(
         above("mean norm, conflicting", "mean norm, aligned"),
         compare((AUROC,), lambda auroc: auroc > 0.9, lambda found: found.named(4)),
     ),
-    "Norms of the biased model over the largest one, as in the paper, which prints no numbers here. Which rows go "
-    "against the shortcut is known to the figure, not to the method.",
+    "Norms of the biased model over the largest one, as in the paper, which prints no numbers here.",
     figure="histograms",
 )
 
@@ -352,13 +332,8 @@ second_easiest = Study(
         *at_each(CMNIST, (cell(m, f"{method_name(m)} (digit)") for m in ("vanilla", "lff", "pgd"))),
     ),
     everywhere(colour_is_learnt, but="cmnist"),  # the digit cells stand beside
-    "The same pictures with the roles swapped: the colour is asked for and the digit goes along with it. The table "
-    "counts training rows by norm over the largest norm at rho 0.5%, as a mean over runs. PGD ends below the published "
-    "accuracy and the recipe `paper` reaches it, while twice the epochs do not (docs/methods/pgd.md). Neither changes "
-    "the counts much: hardly any row has a norm above half of the largest, and nearly all of those are conflicting. "
-    "The paper's dozens of aligned rows are there while the biased model is hardly trained (`--recipe paper --epochs "
-    "2`), but then with dozens of conflicting ones. The augmentation turns the hue, "
-    "which is what is asked for: LfF trains without it at this recipe, and a row has PGD without it.",
+    "The same images with the roles swapped. The table counts training samples by norm over the largest norm at "
+    "rho 0.5%, as a mean over runs. The augmentation turns the hue, which is asked for: LfF trains without it.",
 )
 
 hist_trial = Study(
@@ -381,8 +356,7 @@ twice_the_length = Study(
         cell("pgd", table="control"),
     ),
     everywhere(*(above(name, "Vanilla, twice as long", by=10.0) for name in ("PGD", "Resampling only"))),
-    "Resampling only: the debiased model starts afresh instead of from the biased one, so nothing but the draws is "
-    "left of step 1. Under `fast` all methods see as many samples already; twice the length is twice that.",
+    "Resampling only: the debiased model starts afresh, so nothing but the draws is left of step 1.",
     ours=True,
 )
 
@@ -436,9 +410,7 @@ selection = Study(
         for m in METHODS
     ),
     same_order(tuple(RULES.values())),
-    "Epochs of the last stage. The oracle looks at test data and is shown for this comparison only; every other table "
-    "reports the last epoch. The loss on biased validation rows is lowest early in LfF and Disen, while they still "
-    "follow the shortcut: choosing by it undoes them.",
+    "Epochs of the last stage. The oracle looks at test data and is shown for this comparison only.",
     ours=True,
 )
 
@@ -447,8 +419,7 @@ label_noise = Study(
     "PGD is above Vanilla with 0, 5, 10 and 20% of the training labels flipped.",
     tuple(ours(method, noise=noise) for noise in (0.0, 0.05, 0.1, 0.2) for method in ("vanilla", "pgd")),
     everywhere(above("PGD", "Vanilla")),
-    "A flipped row counts as flipped, not as conflicting; test labels are never flipped. A flipped row goes against "
-    "the biased model as a conflicting one does and is drawn as often or more: docs/verdict.md tells the two apart.",
+    "A flipped sample counts as flipped, not as conflicting; test labels are never flipped.",
     figure="lines",
     ours=True,
 )
@@ -462,9 +433,7 @@ rho_sweep = Study(
         for method in ("vanilla", "pgd")
     ),
     everywhere(above("PGD", "Vanilla", by=-1.0)),
-    "At rho 90% colour says nothing about the digit. The more rows go against the shortcut, the more the biased model "
-    "learns the digits themselves; what then has large norms are digits written oddly, and drawing by them costs what "
-    "`natural` shows, while there is less and less for Vanilla to lose.",
+    "At rho 90% colour says nothing about the digit: what PGD costs there is in `natural`.",
     figure="lines",
     ours=True,
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from debiaser.errors import Problem
@@ -48,13 +49,9 @@ def signature(plain: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in plain.items() if name not in dropped}, sort_keys=True)
 
 
-def gather(*folders: Path | None) -> Store:
-    """The results below folders of runs or of copies of results; each run once, from the first folder that has it."""
-    return store_of(*(survey(folder) for folder in folders if folder))
-
-
-def store_of(*found: Found) -> Store:
-    """The results that count of those that were found."""
+def gather(*places: Path | Found | None) -> Store:
+    """The results that count below folders of runs or of copies, or found before; each run once, from the first."""
+    found = [survey(each) if isinstance(each, Path) else each for each in places if each is not None]
     results: dict[str, dict[int, Result]] = {}
     left_out = [sentence for each in found for sentence in each.left_out]
     for result in (result for each in found for result in each.results):
@@ -95,17 +92,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that a study lacks."""
+    """A run that a study lacks, and the words of the command that makes it, without folders."""
 
     cell: Cell
     spec: Spec
     words: tuple[str, ...]
-
-    def command(self, out: Path, data: Path | None = None, device: str = "auto") -> list[str]:
-        """The whole command that makes it, without the program."""
-        where = ["--data", str(data)] if data else []
-        where += ["--device", device] if device != "auto" else []
-        return [*self.words, *where, "--out", str(out)]
 
 
 def missing(studies: Sequence[Study], store: Store, scale: Scale) -> list[Missing]:
@@ -132,27 +123,18 @@ def has_model(result: Result) -> bool:
     return Path(result["folder"], "model.safetensors").is_file()
 
 
-ONE_STAGE = ("vanilla", "lff", "disen")
-TWO_STAGES = {"pgd": ("biased", "debiased"), "jtt": ("identification", "final")}
-
-
-def epochs_of(spec: Spec) -> int:
-    """How often a run goes through the training rows, over all stages."""
-    recipe = spec.recipe
-    if spec.method in ONE_STAGE:
-        return recipe.of_stage(spec.method, float(spec.fields.get("length", 1)) * recipe.single_stage).epochs
-    first, second = TWO_STAGES.get(spec.method, ("reference", "debiased"))
-    return recipe.of_stage(first).epochs + recipe.of_stage(second).epochs
-
-
 def expected_seconds(spec: Spec, results: Iterable[Result]) -> float | None:
     """How long a run may take, by the median pace of past runs: of its method on its dataset, else of any there."""
-    there = [each for each in results if each["dataset"] == spec.dataset and each["samples_seen"]]
+
+    def length(plain: Mapping[str, Any]) -> float:
+        return float(plain["recipe"]["epochs"] * plain["fields"].get("length", 1))
+
+    there = [each for each in results if each["dataset"] == spec.dataset]
     alike = [each for each in there if each["method"] == spec.method] or there
     if not alike:
         return None
-    paces = sorted(sum(each["seconds"].values()) / each["samples_seen"] for each in alike)
-    return float(paces[len(paces) // 2] * epochs_of(spec) * (alike[0]["rows"].get("train") or 0))
+    pace: float = median(sum(each["seconds"].values()) / length(each["spec"]) for each in alike)
+    return pace * length(spec.plain())
 
 
 @dataclass(frozen=True)
@@ -195,7 +177,11 @@ def make_runs(
                     said = line.strip()
                     told(run, said)
         live.discard(process)
-        return None if process.returncode == 0 else Failure(run.spec.key, why(process.returncode, said))
+        if process.returncode == 0:
+            return None
+        reason = said.removeprefix("debiaser: ") or "it said nothing"
+        killed = process.returncode < 0  # then it could say nothing of that
+        return Failure(run.spec.key, f"signal {-process.returncode} ended it" if killed else reason)
 
     failures = []
     with ThreadPoolExecutor(workers) as pool:
@@ -213,11 +199,6 @@ def make_runs(
     return failures
 
 
-def why(code: int, said: str) -> str:
-    """Why a process failed: what it said last, unless it was killed and could say nothing of that."""
-    return f"signal {-code} ended it" if code < 0 else said.removeprefix("debiaser: ") or "it said nothing"
-
-
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -227,17 +208,20 @@ def add_fishers(
     studies: Sequence[Study], store: Store, scale: Scale, data: Path | None, say: Callable[[str], None]
 ) -> list[Failure]:
     """Give finished runs the Fisher information that studies read, at the model they kept; failures come back."""
-    cells = [(study, cell) for study in studies for cell in study.cells]
-    wanted = [(cell, scale.spec(cell, seed)) for study, cell in cells for seed in scale.of(study)]
-    found = [(cell, store.of(spec).get(spec.seed)) for cell, spec in wanted]
+    wanted = {
+        result["key"]: result
+        for study in studies
+        for cell in study.cells
+        for seed in scale.of(study)
+        if (result := store.of(scale.spec(cell, seed)).get(seed)) and lacks_fisher(cell, result) and has_model(result)
+    }
     failures = []
-    for result in {each["key"]: each for cell, each in found if each and lacks_fisher(cell, each)}.values():
-        if has_model(result):
-            say(f"the inverse Fisher information of {result['key']}")
-            try:
-                add_fisher(result["folder"], result, data)
-            except Problem as problem:
-                failures.append(Failure(result["key"], str(problem)))
+    for key, result in wanted.items():
+        say(f"the inverse Fisher information of {key}")
+        try:
+            add_fisher(result["folder"], result, data)
+        except Problem as problem:
+            failures.append(Failure(key, str(problem)))
     return failures
 
 
@@ -290,9 +274,8 @@ def findings(study: Study, store: Store, scale: Scale, wanted: Scale | None = No
     tallies = tally(study, store, scale)
     verdict = study.judge(tallies)
     return {
+        **{name: getattr(study, name) for name in ("title", "ours", "figure")},
         "study": study.label,
-        "title": study.title,
-        "ours": study.ours,
         "claim": verdict.claim,
         "statement": study.claim,
         "sentence": verdict.sentence,
@@ -300,7 +283,6 @@ def findings(study: Study, store: Store, scale: Scale, wanted: Scale | None = No
         "scale": scale_in_words(tallies, scale),
         "protocol": protocol(study, scale),
         "also_printed": also_printed(study),
-        "figure": study.figure,
         "cells": [plain_cell(study, each) for each in tallies],
         "histograms": histograms(tallies) if study.figure == "histograms" else [],
         "not_run": [" ".join(each.words) for each in missing([study], store, wanted or scale)],
@@ -312,15 +294,9 @@ def plain_cell(study: Study, tally: Tally) -> dict[str, Any]:
     cell, printed = tally.cell, tally.cell.published(study.label)
     mean = tally.mean if tally else None
     return {
-        "name": cell.name,
+        **{name: getattr(cell, name) for name in ("name", "dataset", "method", "rho", "noise", "metric", "reads")},
         "place": at(cell.place),
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "rho": cell.rho,
-        "noise": cell.noise,
         "settings": list(cell.changes),
-        "metric": cell.metric,
-        "reads": cell.reads,
         "mean": mean,
         "std": tally.deviation,
         "runs": len(tally.values),
