@@ -18,7 +18,7 @@ from debiaser.learn.gradient_norms import grad_norm
 from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import new_net
 from debiaser.learn.recipe import Recipe
-from debiaser.methods import METHODS
+from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Task
 
 FIELDS: dict[str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ def methods(benchmark: Benchmark, processes: Processes) -> dict[str, list[float]
     """Per method: how far weights, and what it noted of every row, are from those of one process."""
     found = {}
     for name, fields in FIELDS.items():
-        method = METHODS[name.split()[0]](**fields)
+        method = find_method(name.split()[0])(**fields)
         ours, alone = task(benchmark, processes), task(benchmark, ALONE)
         shared, single = method.fit(ours), method.fit(alone)
         noted = [
@@ -81,9 +81,9 @@ def real_network(benchmark: Benchmark, processes: Processes) -> dict[str, Any]:
     """BatchNorm, dropout and augmentation: digests of the weights in every process, and scores beside one process's."""
     own: dict[str, Any] = {"make_model": lambda seed: new_net("simconv1", 10, seed), "augment": PAPER}
     trained = {
-        "pgd": METHODS["pgd"]().fit(task(benchmark, processes, **own)),
-        "bf16": METHODS["pgd"]().fit(task(benchmark, processes, precision="bf16", **own)),
-        "disen": METHODS["disen"](swap_from=0).fit(task(benchmark, processes, **own)),
+        "pgd": find_method("pgd")().fit(task(benchmark, processes, **own)),
+        "bf16": find_method("pgd")().fit(task(benchmark, processes, precision="bf16", **own)),
+        "disen": find_method("disen")(swap_from=0).fit(task(benchmark, processes, **own)),
     }
     digests = {
         name: processes.gather(torch.tensor([list(bytes.fromhex(digest(model)))])).tolist()

@@ -11,7 +11,7 @@ from debiaser.errors import Misuse
 from debiaser.learn.checkpoint import Checkpoints
 from debiaser.learn.forward import find_head, predict
 from debiaser.learn.recipe import Recipe
-from debiaser.methods import METHODS
+from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Task
 from debiaser.paper.spec import Spec, new_spec
 from debiaser.progress import listening
@@ -105,7 +105,7 @@ def test_bias_labels_have_no_influence(
 @pytest.mark.parametrize("name", METHODS)
 def test_fields_keep_to_their_bounds(name: str) -> None:
     """Just inside is taken, just outside, infinite and not a number are refused in one line that names the field."""
-    kind = METHODS[name]
+    kind = find_method(name)
     for each in dataclasses.fields(kind):
         limits, choices, inside = each.metadata.get("limits", {}), each.metadata.get("choices", ()), []
         outside = [float("nan"), float("inf")] * bool(limits) + ["other"] * bool(choices)
@@ -125,13 +125,13 @@ def test_fields_keep_to_their_bounds(name: str) -> None:
 @pytest.mark.parametrize("change", [{"joint": True, "use": "reweight"}, {"parameters": "all", "bias": True}, {"p": 0}])
 def test_variants_of_pgd_that_do_not_go_together(change: dict[str, object]) -> None:
     with pytest.raises(Misuse):
-        METHODS["pgd"](**change)
+        find_method("pgd")(**change)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_augment_off_is_the_task_without_augmentation(name: str, tiny_task: Callable[..., Task]) -> None:
-    model = METHODS[name](augment=False).fit(tiny_task())
-    assert same(weights(model), weights(METHODS[name]().fit(tiny_task(augment=None))))
+    model = find_method(name)(augment=False).fit(tiny_task())
+    assert same(weights(model), weights(find_method(name)().fit(tiny_task(augment=None))))
 
 
 def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchmark_digits: Benchmark) -> None:
@@ -150,7 +150,7 @@ def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchma
     ends: dict[str, dict[str, torch.Tensor]] = {}
     engine.run_epoch = watched
     try:
-        METHODS["pgd"]().fit(tiny_task())
+        find_method("pgd")().fit(tiny_task())
     finally:
         engine.run_epoch = original
     (first, _, _, rate), (second, start, state, again) = starts
@@ -171,9 +171,9 @@ def test_a_stage_that_two_runs_share_is_trained_once(tiny_task: Callable[..., Ta
     folder = Path(str(tmp_path))
     with listening(count):
         for p in (1, 2):
-            METHODS["pgd"](p=p).fit(tiny_task(checkpoints=Checkpoints(folder)))
+            find_method("pgd")(p=p).fit(tiny_task(checkpoints=Checkpoints(folder)))
         assert stages == ["biased", "debiased", "debiased"]
-        METHODS["pgd"](alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder)))
+        find_method("pgd")(alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder)))
     assert stages[3:] == ["biased", "debiased"], "another alpha is another biased model"
 
 
@@ -183,13 +183,13 @@ def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_p
 
     from kills import Kill, KillAt
 
-    folder, joint = Path(str(tmp_path)), METHODS["pgd"](joint=True)
+    folder, joint = Path(str(tmp_path)), find_method("pgd")(joint=True)
     recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
     alone = weights(joint.fit(tiny_task(recipe=recipe)))
-    METHODS["pgd"]().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
+    find_method("pgd")().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
     with pytest.raises(Kill), listening(KillAt(11)):
         other = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
-        METHODS["pgd"](joint=True, p=1).fit(other)
+        find_method("pgd")(joint=True, p=1).fit(other)
     task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
     assert same(alone, weights(joint.fit(task)))
     assert all(task.journal.stages.values())

@@ -14,10 +14,10 @@ from debiaser import EIIL, GEORGE, PGD, LfF, Recipe, debias
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import write_tensors
 from debiaser.learn.groups import reduce_features
-from debiaser.methods import METHODS
+from debiaser.methods import METHODS, find_method
 
 SHORT = Recipe(epochs=1, batch_size=16, lr=0.01)
-METHODS_HERE = {name: kind() for name, kind in METHODS.items()} | {
+METHODS_HERE = {name: find_method(name)() for name in METHODS} | {
     "eiil": EIIL(steps=20),
     "irm": EIIL(steps=20, learner="irm"),
     "george": GEORGE(reduce="pca"),

@@ -18,7 +18,7 @@ from debiaser.learn.checkpoint import Checkpoint, Checkpoints, read_tensors, wri
 from debiaser.learn.engine import Stage, fit, split_rows, steps_in
 from debiaser.learn.losses import Supervised
 from debiaser.learn.recipe import Recipe, one_cycle
-from debiaser.methods import METHODS
+from debiaser.methods import find_method
 from debiaser.methods.task import Task
 from debiaser.progress import listening
 from kills import Kill, KillAt
@@ -31,7 +31,7 @@ def test_interrupted_is_the_same_as_undisturbed(
     variant: dict[str, object], tiny_task: Callable[..., Task], tmp_path: Path
 ) -> None:
     recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
-    method = METHODS["pgd"](**variant)
+    method = find_method("pgd")(**variant)
     calm = tiny_task(recipe=recipe)
     expected = method.fit(calm)
     generator = torch.Generator().manual_seed(0)
@@ -59,7 +59,7 @@ def test_the_rate_of_the_debiased_stage_alone_is_multiplied(
     told, keys = [], []
     for rate in (1, 0.2):
         task = tiny_task()
-        METHODS["pgd"](**variant, rate=rate).fit(task)
+        find_method("pgd")(**variant, rate=rate).fit(task)
         told.append({stage: [r["lr"] for r in task.journal.history if r["stage"] == stage] for stage in STAGES})
         keys.append(set(task.journal.stages))
     usual, slow = told
@@ -71,7 +71,7 @@ def test_the_rate_of_the_debiased_stage_alone_is_multiplied(
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
 def test_rates_that_cannot_be_meant(rate: float) -> None:
     with pytest.raises(Misuse, match="rate must be a finite number above 0"):
-        METHODS["pgd"](rate=rate)
+        find_method("pgd")(rate=rate)
 
 
 def test_adam_resumes_too(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ OWN = """
 import os
 from dataclasses import dataclass
 from debiaser.errors import Problem
-from debiaser.methods import Vanilla
+from debiaser import Vanilla
 
 @dataclass(frozen=True)
 class Own:

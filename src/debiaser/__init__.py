@@ -16,7 +16,10 @@ _HOMES = {
     "debiaser.learn.recipe": ("Recipe",),
     "debiaser.learn.sampler": ("ScoreSampler",),
     "debiaser.learn.streams": ("read_scores", "score_stream"),
-    "debiaser.methods": ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla"),
+    **{
+        f"debiaser.methods.{name.lower()}": (name,)
+        for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")
+    },
 }
 
 __all__ = [
@@ -47,7 +50,15 @@ if TYPE_CHECKING:
     from debiaser.learn.recipe import Recipe
     from debiaser.learn.sampler import ScoreSampler
     from debiaser.learn.streams import read_scores, score_stream
-    from debiaser.methods import BPA, CNC, EIIL, GEORGE, JTT, PGD, Disen, LfF, Vanilla
+    from debiaser.methods.bpa import BPA
+    from debiaser.methods.cnc import CNC
+    from debiaser.methods.disen import Disen
+    from debiaser.methods.eiil import EIIL
+    from debiaser.methods.george import GEORGE
+    from debiaser.methods.jtt import JTT
+    from debiaser.methods.lff import LfF
+    from debiaser.methods.pgd import PGD
+    from debiaser.methods.vanilla import Vanilla
 
 
 def __getattr__(name: str) -> Any:

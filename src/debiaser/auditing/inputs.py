@@ -255,7 +255,7 @@ def new_network(
         return new_net(architecture, classes, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return FeatureHead(inputs[0], classes) if encoder is None else Finetuned(encoder, classes)
+        return FeatureHead(classes, inputs[0]) if encoder is None else Finetuned(encoder, classes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from debiaser.errors import Misuse
 from debiaser.integrations import check_sampler, check_scores, framework
 from debiaser.io import write_arrays
 from debiaser.learn.gradient_norms import check_norm, gradient_norms
-from debiaser.learn.losses import check_alpha, generalised_cross_entropy
+from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
 
 framework("accelerate", "trainer")
@@ -61,13 +61,13 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
-        check_alpha(alpha)
+        self.loss = GCELoss(alpha, reduction="none")
         check_norm(p, power)
         if not hasattr(self.train_dataset, "__len__"):
             raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
-        self.biased_epochs, self.alpha, self.p, self.power, self.head = biased_epochs, alpha, p, power, head
+        self.biased_epochs, self.p, self.power, self.head = biased_epochs, p, power, head
         self.scores_: Tensor | None = None
         self.add_callback(OwnSampler(self))
 
@@ -124,7 +124,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
     def _gce(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """GCE over the samples of a step, which may be made of several batches."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        losses = generalised_cross_entropy(logits, labels.view(-1), self.alpha)
+        losses: Tensor = self.loss(logits, labels.view(-1))
         return losses.mean() if num_items_in_batch is None else losses.sum() / num_items_in_batch
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:

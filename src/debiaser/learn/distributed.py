@@ -1,6 +1,5 @@
 """Several processes that train as one (under torchrun): who we are, what they tell each other, a batch among them."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,6 @@ from debiaser.io import derive, torch_stream
 from debiaser.learn.forward import evaluating, find_head
 from debiaser.learn.losses import Objective
 
-log = logging.getLogger("debiaser")
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
 DRIFT = 1e-3  # relative difference of weights between processes that is still rounding
@@ -160,11 +158,6 @@ def joined(device: str) -> Iterator[Processes]:
     """The processes that the launcher started, connected; alone where it started one."""
     asked = launched()
     if asked.size == 1:
-        if "ACCELERATE_USE_CPU" in os.environ:  # what its --num_processes said is not in the environment
-            log.warning(
-                "accelerate launch started one process, as it always does without several GPUs; for N processes: "
-                "torchrun --standalone --nproc-per-node N -m debiaser ..."
-            )
         yield ALONE
         return
     if device == "mps":
@@ -188,16 +181,6 @@ def joined(device: str) -> Iterator[Processes]:
             dist.barrier()  # all leave together: one that is still talking would lose the other
     finally:
         dist.destroy_process_group()
-
-
-def check_size(processes: Processes, batch_size: int) -> None:
-    """Refuse batches that cannot give every process two samples (BatchNorm cannot train on one)."""
-    if batch_size < 2 * processes.size:
-        fewer = f" for {processes.size} processes, or start fewer" if processes.size > 1 else ""
-        raise Misuse(
-            f"a batch of {batch_size} cannot train BatchNorm, which needs two rows; take a batch_size of at least "
-            f"{2 * processes.size}{fewer}"
-        )
 
 
 class _Gather(torch.autograd.Function):

@@ -75,23 +75,20 @@ def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is no file."""
-    if not path.is_file():
-        return {}
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        content: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
         raise Problem(f"cannot read {path}; it is no JSON file, fetch the model again") from error
-    return content if isinstance(content, dict) else {}
+    return content
 
 
 # Images
 
 
 def _efficientnet(name: str, folder: Path, device: torch.device | str) -> Encoder:
-    net, tensors = EfficientNetLite0(), load_file(folder / KEPT)
-    net.load_published(tensors)
-    identity = _identity(name, tensors, "mean over space")
-    return _image_encoder(name, 224, identity, net.fused().to(device), Scaling((127.0,) * 3, (128.0,) * 3), lambda x: x)
+    tensors = load_file(folder / KEPT)
+    identity, scaling = _identity(name, tensors, "mean over space"), Scaling((127.0,) * 3, (128.0,) * 3)
+    return _image_encoder(name, 224, identity, EfficientNetLite0(tensors).to(device), scaling, lambda x: x)
 
 
 def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
@@ -260,53 +257,32 @@ STAGES = (
 )
 
 
-class SameConv(nn.Conv2d):
-    """A convolution padded as TensorFlow does for sides of even length: at stride 2 one more to the right and below."""
-
-    def __init__(self, before: int, after: int, kernel: int, stride: int, groups: int) -> None:
-        padding = kernel // 2 if stride == 1 else 0
-        super().__init__(before, after, kernel, stride, padding, groups=groups, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.stride[0] == 2:
-            first = (self.kernel_size[0] - 2) // 2
-            x = F.pad(x, (first, first + 1, first, first + 1))
-        return super().forward(x)
-
-
 class Unit(nn.Module):
-    """Convolution, BatchNorm and, where gated, ReLU6."""
+    """A convolution, with the fixed scale of the BatchNorm after it taken in, and, where gated, ReLU6.
+
+    TensorFlow pads sides of even length at stride 2 by one more to the right and below. A kernel with a row and a
+    column of zeros before its first needs only the padding that convolutions have.
+    """
 
     def __init__(
         self, before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, gate: bool = True
     ) -> None:
         super().__init__()
-        self.conv: nn.Conv2d = SameConv(before, after, kernel, stride, groups)
-        self.norm: nn.Module = nn.BatchNorm2d(after, eps=1e-3, momentum=0.01)
+        kernel += stride - 1
+        self.conv = nn.Conv2d(before, after, kernel, stride, (kernel - 1) // 2, groups=groups)
         self.gate = nn.ReLU6(inplace=True) if gate else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.gate(self.norm(self.conv(x)))
+        y: Tensor = self.gate(self.conv(x))
         return y
 
-    def fuse(self) -> None:
-        """Take the norm's fixed scale into the convolution, and the padding of stride 2 into its kernel.
-
-        A kernel with a row and a column of zeros before its first needs only the padding that convolutions have.
-        """
-        old, norm = self.conv, self.norm
-        if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None or norm.running_var is None:
-            return
-        mean, variance = norm.running_mean, norm.running_var
-        weight, bias = fuse_conv_bn_weights(old.weight, None, mean, variance, norm.eps, norm.weight, norm.bias)
-        grown = int(old.stride[0] == 2)
-        kernel = old.kernel_size[0] + grown
-        new = nn.Conv2d(old.in_channels, old.out_channels, kernel, old.stride[0], (kernel - 1) // 2, groups=old.groups)
-        weight = nn.Parameter(
-            F.pad(weight.detach(), (grown, 0, grown, 0)).contiguous(memory_format=torch.channels_last)
-        )
-        new.weight, new.bias = weight, bias
-        self.conv, self.norm = new, nn.Identity()
+    def load(self, weight: Tensor, norm: Mapping[str, Tensor]) -> None:
+        """Take the published weight (o, i, k, k) of the convolution and the state of its norm."""
+        mean, variance = norm["running_mean"], norm["running_var"]
+        fused, bias = fuse_conv_bn_weights(weight, None, mean, variance, 1e-3, norm["weight"], norm["bias"])
+        grown = self.conv.stride[0] - 1
+        padded = F.pad(fused.detach(), (grown, 0, grown, 0)).contiguous(memory_format=torch.channels_last)
+        self.conv.weight, self.conv.bias = nn.Parameter(padded), bias
 
 
 class Block(nn.Module):
@@ -327,9 +303,12 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Images (b, 3, 224, 224), scaled to (x - 127) / 128, to features (b, 1280): the mean over space."""
+    """Images (b, 3, 224, 224), scaled to (x - 127) / 128, to features (b, 1280): the mean over space; frozen.
 
-    def __init__(self) -> None:
+    `tensors` are those of the published file, by the names they have there.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         layers: list[nn.Module] = [Unit(3, 32, kernel=3, stride=2)]
         before = 32
@@ -338,24 +317,17 @@ class EfficientNetLite0(nn.Module):
                 layers.append(Block(before, after, expansion, kernel, stride if number == 0 else 1))
                 before = after
         self.body = nn.Sequential(*layers, Unit(before, WIDTH))
+        units = [part for part in self.modules() if isinstance(part, Unit)]
+        for unit, (conv, norm) in zip(units, published_names(), strict=True):
+            state = {
+                name.removeprefix(f"{norm}."): each for name, each in tensors.items() if name.startswith(f"{norm}.")
+            }
+            unit.load(tensors[f"{conv}.weight"], state)
+        self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         maps: Tensor = self.body(x)
         return maps.mean((2, 3))
-
-    def load_published(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the weights of the published file, by the names they have there."""
-        units = [part for part in self.modules() if isinstance(part, Unit)]
-        for unit, (conv, norm) in zip(units, published_names(), strict=True):
-            unit.conv.load_state_dict({"weight": tensors[f"{conv}.weight"]})
-            unit.norm.load_state_dict({name: tensors[f"{norm}.{name}"] for name in unit.norm.state_dict()})
-
-    def fused(self) -> "EfficientNetLite0":
-        """The same function in eval mode, several times faster; it cannot be trained any more."""
-        for part in self.eval().modules():
-            if isinstance(part, Unit):
-                part.fuse()
-        return self.requires_grad_(False)
 
 
 def published_names() -> Iterator[tuple[str, str]]:

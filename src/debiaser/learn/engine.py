@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Split
-from debiaser.errors import Problem
+from debiaser.errors import Misuse, Problem
 from debiaser.io import derive, torch_stream
 from debiaser.learn.checkpoint import Checkpoint, restore, training_state
-from debiaser.learn.distributed import ALONE, Processes, Sharing, check_size, sharing
+from debiaser.learn.distributed import ALONE, Processes, Sharing, sharing
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler, Shuffle
@@ -61,7 +61,11 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
     again ends with the same weights, bit for bit. Of several processes, the main one has the checkpoint.
     """
     recipe, processes = stage.recipe, stage.processes
-    check_size(processes, recipe.batch_size)
+    if recipe.batch_size < 2 * processes.size:
+        raise Misuse(
+            f"a batch_size of {recipe.batch_size} leaves some of {processes.size} processes fewer than the two samples "
+            f"that BatchNorm needs; take at least {2 * processes.size}"
+        )
     objective.to(stage.device)
     optimizer = new_optimizer(recipe, objective)
     saved = processes.from_main(checkpoint.load)
@@ -146,7 +150,8 @@ def step(
     batch = batch.to(stage.device)
     if shared:
         batch = shared.whole(batch, stage.split.y[rows], rows)
-    with lower_precision(stage):
+    lower = torch.autocast(torch.device(stage.device).type, torch.bfloat16)  # weights and updates stay in float32
+    with lower if stage.precision == "bf16" else nullcontext():
         loss: Tensor = objective(batch)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -156,13 +161,6 @@ def step(
         torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
     optimizer.step()
     return float(loss.detach())
-
-
-def lower_precision(stage: Stage) -> AbstractContextManager[object]:
-    """Where the stage asks for it: forward passes in bfloat16, weights and updates in float32."""
-    if stage.precision == "32":
-        return nullcontext()
-    return torch.autocast(torch.device(stage.device).type, torch.bfloat16)
 
 
 def diverged(stage: Stage, epoch: int, number: int, rows: Tensor) -> Problem:

@@ -2,8 +2,8 @@
 
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,11 @@ def bare(model: nn.Module) -> nn.Module:
         model = inside
 
 
-@contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Compiled parts of the network run as plain Python, where hooks are seen."""
+def eager(model: nn.Module) -> AbstractContextManager[object]:
+    """Inside, compiled parts of the network run as plain Python, where hooks are seen."""
     compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
     stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
-    with stance("force_eager") if compiled and stance else nullcontext():
-        yield
+    return stance("force_eager") if compiled and stance else nullcontext()
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -113,32 +111,16 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
     if isinstance(data, Split):
         yield from data.batches(batch_size) if len(data) else ()
         return
-    loader = as_loader(data, batch_size)
-    dataset = loader.dataset if isinstance(loader.dataset, Sized) else ()
-    rows, first = len(dataset), 0
-    try:
-        for item in in_order(loader):
-            x, y = split_item(item)
-            yield Batch(x, y, torch.arange(first, first + len(y)))
-            first += len(y)
-    except IndexError:
-        if len(dataset) == rows:
-            raise
-    if isinstance(loader.dataset, Sized) and not rows == first == len(dataset):
+    loader, first = as_loader(data, batch_size), 0
+    for item in loader:
+        x, y = split_item(item)
+        yield Batch(x, y, torch.arange(first, first + len(y)))
+        first += len(y)
+    if first != (samples := len(loader.dataset)):  # type: ignore[arg-type]
         raise Problem(
-            f"the dataset had {rows} rows when the pass began and gave {first if first != rows else len(dataset)}: "
-            "scores would belong to other rows; keep it unchanged (and its collate_fn from dropping rows) while it "
-            "is read"
+            f"the dataset has {samples} samples and gave {first}: scores would belong to others; keep it unchanged "
+            "(and its collate_fn from dropping samples) while it is read"
         )
-
-
-def in_order(loader: DataLoader[Any]) -> Iterator[Any]:
-    """What the loader gives; its own generator, of which it draws a seed for workers, is left as it was."""
-    state = loader.generator.get_state() if loader.generator else None
-    items = iter(loader)
-    if loader.generator and state is not None:
-        loader.generator.set_state(state)
-    return items
 
 
 def part_of(batch: Batch, part: slice) -> Batch:
@@ -176,7 +158,15 @@ def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
 def split_item(item: Any) -> tuple[Any, Tensor]:
     """Inputs and labels of a collated batch: (x, y, ...), or a dictionary with "labels" or "label"."""
     x, y = input_and_label(item)
-    return tensors_only(x) if isinstance(x, Mapping) else x, class_numbers(y)
+    if isinstance(x, Mapping):  # what a network can take; texts and lists beside it are left out
+        kept = {name: value for name, value in x.items() if isinstance(value, Tensor)}
+        if not kept:
+            raise Misuse(
+                f"no tensor among the entries {', '.join(map(str, x)) or '(none)'} of a batch: give tensors of one "
+                "length (for a dataset of Hugging Face: with_format('torch')), or a DataLoader with a collate_fn"
+            )
+        x = kept
+    return x, class_numbers(y)
 
 
 def input_and_label(item: Any) -> tuple[Any, Any]:
@@ -189,17 +179,6 @@ def input_and_label(item: Any) -> tuple[Any, Any]:
     if name is None:
         raise Misuse(f"a sample or batch has no labels under 'labels' or 'label'; it has: {', '.join(map(str, item))}")
     return {key: value for key, value in item.items() if key not in LABELS}, item[name]
-
-
-def tensors_only(x: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that a network can take; texts and lists beside them are left out."""
-    kept = {name: value for name, value in x.items() if isinstance(value, Tensor)}
-    if not kept:
-        raise Misuse(
-            f"no tensor among the entries {', '.join(map(str, x)) or '(none)'} of a batch: give tensors of one length "
-            "(for a dataset of Hugging Face: with_format('torch')), or a DataLoader with a collate_fn"
-        )
-    return kept
 
 
 def class_numbers(y: Any) -> Tensor:
@@ -226,11 +205,6 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or (isinstance(module, CONVOLUTIONS) and set(module.kernel_size) == {1})
 
 
-def width(layer: nn.Module) -> int:
-    """How many numbers a linear layer gives per sample."""
-    return int(layer.weight.shape[0])  # type: ignore[index]
-
-
 def only_multiplies(layer: nn.Module, entering: Tensor, out: Tensor) -> bool:
     """Whether a linear layer gave what it gives if it is nothing else: a subclass or a hook may normalise or scale.
 
@@ -244,18 +218,17 @@ def only_multiplies(layer: nn.Module, entering: Tensor, out: Tensor) -> bool:
     return not bool((apart > tolerance * largest).any())
 
 
-def same(out: Tensor, logits: Tensor) -> bool:
-    """Whether logits are what a layer gave, in whatever shape and precision."""
+def same(out: Tensor, logits: Tensor, shifted: bool = False) -> bool:
+    """Whether logits are what a layer gave, in whatever shape and precision.
+
+    With `shifted` also where softmax makes the same of both, as of logits and their log-softmax: one constant per
+    sample between them.
+    """
     if out.numel() != logits.numel():
         return False
-    out = out.reshape(logits.shape).to(logits.dtype)
-    return torch.equal(out, logits) or torch.allclose(out, logits, rtol=0, atol=0, equal_nan=True)
-
-
-def same_but_for_shifts(out: Tensor, logits: Tensor) -> bool:
-    """Whether softmax makes the same of both, as of logits and their log-softmax: one constant per row between them."""
-    if out.numel() != logits.numel() or logits.ndim < 2:
-        return False
+    equal = torch.allclose(out.reshape(logits.shape).to(logits.dtype), logits, rtol=0, atol=0, equal_nan=True)
+    if equal or not shifted or logits.ndim < 2:
+        return equal
     tolerance = 16 * max(torch.finfo(out.dtype).eps, torch.finfo(logits.dtype).eps)
     flat = logits.flatten(1).float()
     apart = out.reshape(flat.shape).float() - flat
@@ -294,7 +267,8 @@ def last_layer(model: nn.Module, batch: Batch) -> nn.Module:
     with evaluating(model):
         head = Head.of(model, None, batch.x)
         head.features_and_logits(model, batch)
-    return head.layer
+    layer: nn.Module = head.layer
+    return layer
 
 
 def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
@@ -304,19 +278,19 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     """
     seen: list[tuple[nn.Module, Tensor]] = []
 
-    def see(layer: nn.Module, _: Tensor, out: Tensor) -> None:
-        if out.numel() <= max(2, len(out)) * width(layer):  # one vector per sample
+    def see(layer: Any, _: Tensor, out: Tensor) -> None:
+        if out.numel() <= max(2, len(out)) * len(layer.weight):  # one vector per sample
             seen.append((layer, out.detach().clone()))  # a copy, since what follows may be in place
 
     with watching(filter(is_linear, model.modules()), see):
         logits = call(model, each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor))
     found = [module for module, out in seen if same(out, logits)]
     if shifted and not found:
-        found = [module for module, out in seen if same_but_for_shifts(out, logits)]
+        found = [module for module, out in seen if same(out, logits, shifted)]
     if len(found) != 1:
         raise Problem(
             f"cannot tell which layer gives the logits {tuple(logits.shape)} ({len(found)} fit): name it with head=, "
-            f"or its weight with parameters=; the linear layers: {', '.join(linear_names(model)) or '-'}"
+            f"or its weight with parameters=; the linear layers: {linear_names(model)}"
         )
     return found[0]
 
@@ -340,17 +314,17 @@ def without_head(model: nn.Module, x: Any) -> tuple[nn.Module, Tensor]:
     return model, weight
 
 
-def linear_names(model: nn.Module) -> list[str]:
+def linear_names(model: nn.Module) -> str:
     """The names of the layers that can be a head; of many, the last ones."""
     names = [name or "(the model itself)" for name, module in model.named_modules() if is_linear(module)]
-    return names if len(names) <= 6 else ["...", *names[-5:]]
+    return ", ".join(names if len(names) <= 6 else ["...", *names[-5:]]) or "-"
 
 
 @dataclass
 class Head:
     """The last layer of a network, and whether its output is known to be a plain product of input and weight."""
 
-    layer: nn.Module
+    layer: Any
     name: str
     is_proven: bool = False
 
@@ -358,18 +332,14 @@ class Head:
     def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
         """The head that was given or named (as the network or its wrapper calls it), or the one that is found."""
         network = bare(model)
-        linear = ", ".join(linear_names(network)) or "-"
         if head is None:
             head = find_head(network, x, shifted=True)
         names = {**dict(model.named_modules()), **dict(network.named_modules())}
         layer = names.get(head) if isinstance(head, str) else head
-        if layer is None:
-            raise Problem(f"the model has no layer '{head}'; its linear layers: {linear}")
-        name = next((name for name, module in network.named_modules() if module is layer), None)
+        linear = ((name, module) for name, module in network.named_modules() if is_linear(module))
+        name = next((name for name, module in linear if module is layer), None)
         if name is None:
-            raise Problem("the layer given as head= is not a part of this model; pass one of its layers, or a name")
-        if not is_linear(layer):
-            raise Problem(f"head= is a {type(layer).__name__}, not a linear layer; the linear ones: {linear}")
+            raise Problem(f"head={head!r:.60} is no linear layer of this model; it has: {linear_names(network)}")
         return cls(layer, name)
 
     def features_and_logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -377,22 +347,22 @@ class Head:
         seen: list[tuple[Tensor, Tensor]] = []
 
         def see(_: nn.Module, entering: Tensor, out: Tensor) -> None:
-            small = out.numel() == len(out) * width(self.layer)
+            small = out.numel() == len(out) * len(self.layer.weight)
             seen.append((entering, out.clone() if small else out))  # a copy, since what follows may be in place
 
         with watching([self.layer], see):
             logits = call(model, batch.x)
         if len(seen) != 1:
             raise self.unfit(f"ran {len(seen)} times in one pass; it must run once per sample")
-        (entering, out), rows, k = seen.pop(), len(batch), width(self.layer)
+        (entering, out), rows, (k, h) = seen.pop(), len(batch), self.layer.weight.shape[:2]
         if getattr(self.layer, "groups", 1) != 1:
             raise self.unfit("is a grouped convolution, whose gradient is no outer product")
-        if entering.numel() != rows * int(self.layer.weight.shape[1]) or out.numel() != rows * k:  # type: ignore[index]
+        if entering.numel() != rows * h or out.numel() != rows * k:
             raise self.unfit(
                 f"maps {tuple(entering.shape)} to {tuple(out.shape)}: one feature per position, not per sample, so "
                 "its gradient is no outer product"
             )
-        if not (same(out, logits) or same_but_for_shifts(out, logits)):
+        if not same(out, logits, shifted=True):
             raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
         if not self.is_proven and not only_multiplies(self.layer, entering, out):
             raise self.unfit("changes its input, its weight or its output beside the product of the two")
@@ -471,23 +441,6 @@ def look(
             features, logits = last.features_and_logits(network, batch)
             check_labels(batch.y, logits.shape[1], batch.rows)
         yield Outputs(features, logits, batch.y)
-
-
-def collect(outputs: Iterable[Outputs]) -> Outputs:
-    """All outputs as one, on the CPU."""
-    kept = [(each.features.cpu(), each.logits.cpu(), each.labels.cpu()) for each in outputs]
-    if not kept:
-        raise Misuse("the dataset has no rows; give it at least one")
-    features, logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    return Outputs(features, logits, labels)
-
-
-def reduce(outputs: Iterable[Outputs], score: Callable[[Outputs], Tensor]) -> Tensor:
-    """(n,) one number per row, computed batch by batch: features are never held together."""
-    parts = [score(each).cpu() for each in outputs]
-    if not parts:
-        raise Misuse("the dataset has no rows; give it at least one")
-    return torch.cat(parts)
 
 
 def predict(model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu") -> Tensor:

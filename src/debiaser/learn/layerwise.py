@@ -1,4 +1,4 @@
-"""Per-sample gradient norms over any parameters of a network: layer by layer, else by vmap, else one by one."""
+"""Per-sample gradient norms over any parameters of a network: layer by layer, else one by one."""
 
 import logging
 from collections import Counter, defaultdict
@@ -35,7 +35,16 @@ Chosen: TypeAlias = dict[str, nn.Parameter]
 Gradients: TypeAlias = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
 Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
 BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
-PROBE = 8  # samples on which a way is compared with autograd
+PROBE = 8  # samples on which the formulas are compared with autograd
+FORMULAS = (
+    nn.Embedding,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._BatchNorm,
+    nn.Linear,
+    *CONVOLUTIONS,
+)
 
 
 def whole_norms(
@@ -89,23 +98,21 @@ def trackable(batch: Batch) -> Batch:
 
 
 def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: int | None) -> tuple[Way, int]:
-    """The fastest way that gives what autograd gives on two samples of this batch, and how many samples at once.
+    """By layer where that gives what autograd gives on two samples of this batch, and how many samples at once.
 
-    By layer; else vmap; else one backward pass per sample, which holds for every network.
+    Else one backward pass per sample, which holds for every network.
     """
     few = part_of(batch, slice(0, chunk or PROBE))
     ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
     alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
     tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
-    for name, way, needed in (("by layer", by_layer, bytes_by_layer), ("by vmap", by_vmap, bytes_by_vmap)):
-        try:
-            found = way(model, chosen, few, p)[[0, -1]]
-            if torch.allclose(found, alone, rtol=tolerance, atol=0):
-                return way, chunk or max(1, BUDGET // needed(model, chosen, batch, p))
-            reason = "other norms than autograd's on the first samples"
-        except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", name, reason)
+    try:
+        if torch.allclose(by_layer(model, chosen, few, p)[[0, -1]], alone, rtol=tolerance, atol=0):
+            return by_layer, chunk or max(1, BUDGET // bytes_by_layer(model, chosen, batch, p))
+        reason = "other norms than autograd's on the first samples"
+    except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+    log.warning("gradient norms by layer are not possible here, each sample takes a backward pass: %s", reason)
     return one_by_one, 1
 
 
@@ -122,9 +129,6 @@ def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
     return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum()
 
 
-# One by one
-
-
 def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
     """(b,) by definition: one backward pass per sample."""
     found = []
@@ -134,15 +138,6 @@ def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tens
         norms = [norm(at_least_single(part).reshape(1, -1), p) for part in parts if part is not None]
         found.append(norm(torch.stack(norms, 1), p) if norms else loss.new_zeros(1))
     return torch.cat(found)
-
-
-# By vmap
-
-
-def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
-    """(b,) from the explicit gradients of all samples at once."""
-    parts = gradients_by_vmap(model, chosen, batch)
-    return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
 
 
 def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[str, Tensor]:
@@ -156,13 +151,6 @@ def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[st
     values = {name: each.detach() for name, each in chosen.items()}
     found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
     return found
-
-
-def bytes_by_vmap(_model: nn.Module, chosen: Chosen, batch: Batch, _p: float) -> int:
-    """Bytes per sample: explicit gradients and their norms, and a guess at what the layers keep."""
-    sizes: list[int] = []
-    each_tensor(batch.x, lambda x: sizes.append(x.nbytes // len(batch)) or x)  # type: ignore[func-returns-value]
-    return 4 * 4 * sum(each.numel() for each in chosen.values()) + 100 * sum(sizes)
 
 
 # By layer: one backward pass that reaches the outputs of the layers, not their weights, and a formula for each layer
@@ -182,7 +170,6 @@ class Run:
     layer: nn.Module
     names: dict[str, str]
     entering: Tensor
-    version: int
     edge: GradientEdge
     leaving: int
     gradient: Tensor | None = None
@@ -217,8 +204,8 @@ def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], l
 
     def see(layer: nn.Module, entering: Tensor, out: Tensor) -> None:
         if out.requires_grad:
-            entering = entering.detach()  # the edge, not the tensor: what follows may change the tensor in place
-            runs.append(Run(layer, layers[layer], entering, entering._version, get_gradient_edge(out), out.numel()))
+            # the edge, not the tensor: what follows may change the tensor in place
+            runs.append(Run(layer, layers[layer], entering.detach(), get_gradient_edge(out), out.numel()))
 
     def widen(_: nn.Module, ids: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         shared = bool(ids) and len(ids[0]) == 1 < rows  # positions that all samples share, as in BERT
@@ -240,8 +227,6 @@ def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], l
     found = torch.autograd.grad(loss, places, allow_unused=True)
     for run, gradient in zip(runs, found, strict=False):
         run.gradient = gradient
-        if run.entering._version != run.version:
-            raise Uncovered("the input of a layer is changed in place after it")
     return runs, [each for each in found[len(runs) :] if each is not None]
 
 
@@ -255,7 +240,7 @@ def layers_of(model: nn.Module, chosen: Chosen) -> tuple[dict[nn.Module, dict[st
             name = names.get(id(each))
             if name is None:
                 continue
-            if has_formula(layer):
+            if isinstance(layer, FORMULAS) and not getattr(layer, "scale_grad_by_freq", False):
                 layers[layer][own] = name
             elif each.ndim > 1 and len(each) == 1:  # as the class token and positions of a vision transformer
                 shared[name] = each
@@ -278,15 +263,6 @@ def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> 
 # The formulas: gradients of one layer's parameters from what entered it (b, ...) and the gradient of what left it
 
 
-def has_formula(layer: nn.Module) -> bool:
-    """Whether the formulas here hold for a layer of this kind."""
-    if isinstance(layer, nn.Embedding):
-        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        return layer.running_mean is not None  # else eval mode still mixes the samples of a batch
-    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-
-
 def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float | None = None) -> Gradients:
     """(b, ...) the gradient of every parameter of the layer, for each sample.
 
@@ -296,7 +272,6 @@ def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p
         return of_embedding(layer, entering, gradient, rows)
     if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
         return of_normalisation(layer, entering, gradient, rows)
-    positions = linear_positions if isinstance(layer, nn.Linear) else convolution_positions
     a, g = positions(layer, entering, gradient, rows)
     weight = (g @ a.transpose(2, 3)).flatten(1) if p is None else weight_norm(a, g, p)[:, None]
     return {"weight": weight, "bias": g.sum(3).flatten(1)}
@@ -313,15 +288,11 @@ def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:
     return norm((g @ a.transpose(2, 3)).flatten(1), p)
 
 
-def linear_positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(b, 1, h, t) what is multiplied and (b, 1, k, t) the gradient of what comes out, by position."""
-    a = entering.reshape(rows, -1, layer.in_features)
-    g = gradient.reshape(rows, -1, layer.out_features)
-    return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
-
-
-def convolution_positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(b, groups, h, t) the patches and (b, groups, k, t) the gradient of what they give, by position."""
+def positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, groups, h, t) what is multiplied, for a convolution the patches, and (b, groups, k, t) what it gives."""
+    if isinstance(layer, nn.Linear):
+        a, g = entering.reshape(rows, -1, layer.in_features), gradient.reshape(rows, -1, layer.out_features)
+        return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
     if any(layer._reversed_padding_repeated_twice):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)

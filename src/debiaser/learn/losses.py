@@ -22,16 +22,6 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
         ) from error
 
 
-def generalised_cross_entropy(logits: Tensor, y: Tensor, alpha: float = 0.7, extra_q: bool = False) -> Tensor:
-    """(b,) (1 - f(y|x)^alpha) / alpha, whose gradient is f^alpha times that of cross-entropy.
-
-    `extra_q` multiplies by alpha, as the code of LfF, Disen and BPA does (decision D7).
-    """
-    log_likelihood = -cross_entropy(logits, y)
-    loss = -torch.expm1(alpha * log_likelihood)
-    return loss if extra_q else loss / alpha
-
-
 class CrossEntropy(nn.Module):
     """Cross-entropy with one value per sample."""
 
@@ -42,7 +32,8 @@ class CrossEntropy(nn.Module):
 class GCELoss(nn.Module):
     """Generalised cross-entropy: a model trained with it prefers what is easy to learn, and so takes the shortcut.
 
-    The loss of a sample is (1 - f(y|x)^alpha) / alpha, where f is the softmax.
+    The loss of a sample is (1 - f(y|x)^alpha) / alpha, where f is the softmax; its gradient is f^alpha times that of
+    cross-entropy.
 
     Args:
         alpha: in (0, 1]; the larger, the less a sample counts that the model gets wrong.
@@ -62,23 +53,19 @@ class GCELoss(nn.Module):
 
     def __init__(self, alpha: float = 0.7, extra_q: bool = False, reduction: str = "mean") -> None:
         super().__init__()
-        check_alpha(alpha)
+        if not 0 < alpha <= 1:
+            raise Misuse(f"alpha must lie in (0, 1], got {alpha:g}; for plain cross-entropy leave GCE out (alpha=none)")
         if reduction not in ("mean", "sum", "none"):
             raise Misuse(f"unknown reduction '{reduction}'; known: mean, none, sum")
         self.alpha, self.extra_q, self.reduction = alpha, extra_q, reduction
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        losses = generalised_cross_entropy(logits, y, self.alpha, self.extra_q)
+        losses = -torch.expm1(-self.alpha * cross_entropy(logits, y))
+        losses = losses if self.extra_q else losses / self.alpha
         return losses if self.reduction == "none" else losses.mean() if self.reduction == "mean" else losses.sum()
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}, extra_q={self.extra_q}"
-
-
-def check_alpha(alpha: float) -> None:
-    """Refuse an alpha for which the loss is not defined."""
-    if not 0 < alpha <= 1:
-        raise Misuse(f"alpha must lie in (0, 1], got {alpha:g}; for plain cross-entropy leave GCE out (alpha=none)")
 
 
 def gce(alpha: float | None, extra_q: bool = False) -> nn.Module:
@@ -230,9 +217,6 @@ class RowAverage(nn.Module):
         largest = self.average.new_zeros(self.classes).scatter_reduce(0, self.labels, self.average, "amax")
         tiny = torch.finfo(largest.dtype).tiny  # a class that is fitted perfectly gives 0, not 0 / 0
         return self.average[rows] / largest.clamp_min(tiny)[self.labels[rows]]
-
-    def extra_repr(self) -> str:
-        return f"rows={len(self.labels)}, classes={self.classes}, ema={self.ema}"
 
 
 def relative_difficulty(biased: RowAverage, debiased: RowAverage, rows: Tensor | slice = slice(None)) -> Tensor:

@@ -6,7 +6,7 @@ import re
 import subprocess
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def environment(device: str, world_size: int = 1) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        **{name: installed(name) for name in ("pillow", "scikit-learn", "scipy")},
+        **{name: version(name) for name in ("pillow", "scikit-learn", "scipy")},
         "commit": commit(),
         "device": device,
         "threads": torch.get_num_threads(),
@@ -32,14 +32,6 @@ def environment(device: str, world_size: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "world_size": world_size,
     }
-
-
-def installed(package: str) -> str | None:
-    """The version of a package; None where it is here under another name."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def processor() -> str:
@@ -54,17 +46,14 @@ def processor() -> str:
 
 def commit() -> str | None:
     """The commit of the checkout this package runs from, with a plus sign if it was changed since; else None."""
-    here = Path(__file__).parent
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603, S607
-        return done.stdout.strip()
+        line = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout.strip()  # noqa: S603
 
     try:
-        if not git("ls-files", "--error-unmatch", str(Path(__file__))):
-            return None
-        changed = git("status", "--porcelain", "--", str(here.parent))
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+        git("ls-files", "--error-unmatch", __file__)  # else it is installed inside of somebody's checkout
+        return git("describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+")
     except (OSError, subprocess.SubprocessError):
         return None
 

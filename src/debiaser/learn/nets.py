@@ -203,7 +203,9 @@ def for_small_maps(net: nn.Module) -> nn.Module:
 
 # Published networks through transformers: ResNet-18, ResNet-50 and BERT, with random or pretrained weights
 
-HEAD = ("classifier",)  # the layer that may be new: its number of classes is ours
+RESNET, BERT = "ResNetForImageClassification", "BertForSequenceClassification"
+RESNET18 = {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"}  # as torchvision's
+RESNET50 = {"hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3], "layer_type": "bottleneck"}
 
 
 class Logits(nn.Module):
@@ -219,37 +221,16 @@ class Logits(nn.Module):
         return logits
 
 
-def resnet18(classes: int, weights: str | None = None) -> nn.Module:
-    """ResNet-18 as torchvision has it, 11,689,512 parameters for 1,000 classes; `weights`: a folder or a hub name."""
-    return _resnet(classes, weights, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic")
-
-
-def resnet50(classes: int, weights: str | None = None) -> nn.Module:
-    """ResNet-50 as torchvision has it (stride in the 3x3 convolution), 25,557,032 parameters for 1,000 classes."""
-    return _resnet(classes, weights, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3], layer_type="bottleneck")
-
-
-def bert(classes: int, weights: str | None = None) -> nn.Module:
-    """BERT-base, uncased, for whole sequences; `weights`: a folder or a hub name such as bert-base-uncased."""
+def published(kind: str, shape: Mapping[str, Any], classes: int, weights: str | None = None) -> nn.Module:
+    """A classifier of transformers: with random weights, or those of a folder or hub name under a new last layer."""
     library = transformers()
-    if weights is not None:
-        return _pretrained("BertForSequenceClassification", weights, classes, new=("classifier", "pooler"))
-    return Logits(library.BertForSequenceClassification(library.BertConfig(num_labels=classes)))
-
-
-def _resnet(classes: int, weights: str | None, **shape: Any) -> nn.Module:
-    library = transformers()
-    if weights is not None:
-        return for_small_maps(_pretrained("ResNetForImageClassification", weights, classes, HEAD, **shape))
-    net = library.ResNetForImageClassification(library.ResNetConfig(num_labels=classes, **shape))
+    if weights is None:
+        configuration = getattr(library, f"{kind.partition('For')[0]}Config")
+        net = getattr(library, kind)(configuration(num_labels=classes, **shape))
+    else:
+        changes = {"num_labels": classes, "ignore_mismatched_sizes": True, **shape}
+        net = load_model(kind, model_folder(weights), new=("classifier", "pooler"), **changes)
     return for_small_maps(Logits(net))
-
-
-def _pretrained(maker: str, weights: str, classes: int, new: tuple[str, ...], **shape: Any) -> nn.Module:
-    """Weights for everything but the last layer, which is new; a folder of another shape is refused."""
-    folder = model_folder(weights)
-    net = load_model(maker, folder, new=new, num_labels=classes, ignore_mismatched_sizes=True, **shape)
-    return Logits(net)
 
 
 # Models of transformers, from a local folder or the hub; the library is not imported until one is asked for
@@ -275,19 +256,15 @@ def model_folder(name: str) -> Path:
         raise Problem(f"there is no folder {name}; name a folder with config.json and model.safetensors, or a hub name")
     transformers()
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
-    place = "download it where there is a network and name its folder"
     try:
         return Path(snapshot_download(name, allow_patterns=list(FILES), ignore_patterns=["onnx/*", "openvino/*"]))
-    except LocalEntryNotFoundError as error:  # also when HF_HUB_OFFLINE is set
-        raise Problem(f"'{name}' is no folder, not in the cache, and the hub cannot be reached; {place}") from error
-    except HFValidationError as error:
-        raise Problem(f"'{name}' is neither a folder nor the name of a model on the hub; check its spelling") from error
-    except (HfHubHTTPError, OSError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        told = "needs a login or does not exist" if status in (401, 403, 404) else f"failed ({type(error).__name__})"
-        raise Problem(f"fetching '{name}' from the hub {told}; check its spelling, or {place}") from error
+    except (HfHubHTTPError, OSError, ValueError) as error:  # unreachable, switched off, unknown, or no name at all
+        raise Problem(
+            f"'{name}' is neither a folder nor to be had from the hub ({type(error).__name__}); check its spelling, or "
+            "download it where there is a network and name its folder"
+        ) from error
 
 
 def load_model(maker: str, folder: Path, new: tuple[str, ...] = (), **changes: Any) -> nn.Module:
@@ -343,71 +320,59 @@ def quiet() -> Iterator[None]:
             told.enable_progress_bar()
 
 
-class SimConv1(nn.Module):
+class SimConv(nn.Module):
+    """Convolutions and a linear layer, for images of at least `smallest` pixels a side."""
+
+    def __init__(self, body: Layers, fc: nn.Linear, smallest: int, cure: str) -> None:
+        super().__init__()
+        self.body, self.fc, self.smallest, self.cure = body, fc, smallest, cure
+
+    def forward(self, x: Tensor) -> Tensor:
+        if min(x.shape[-2:]) < self.smallest:
+            size, least = "x".join(str(side) for side in x.shape[-2:]), f"{self.smallest}x{self.smallest}"
+            raise Problem(f"{type(self).__name__} needs images of at least {least} pixels, got {size}: {self.cure}")
+        logits: Tensor = self.fc(self.body(x))
+        return logits
+
+
+class SimConv1(SimConv):
     """The paper's small network for Colored MNIST: three convolutions, 38,210 parameters for ten classes."""
 
-    smallest = 25  # pixels: below, the third convolution has nothing left to see
-
     def __init__(self, classes: int = 10, channels: int = 3) -> None:
-        super().__init__()
-        self.body = Layers(
+        body = Layers(
             *(nn.Conv2d(channels, 8, 4), nn.BatchNorm2d(8), HalfDropoutPool()),
             *(nn.Conv2d(8, 32, 4), nn.BatchNorm2d(32), HalfDropoutPool()),
             *(nn.Conv2d(32, 64, 4), nn.ReLU(), nn.BatchNorm2d(64), HalfDropout(), nn.AdaptiveAvgPool2d(1)),
             nn.Flatten(),
         )
-        self.fc = nn.Linear(64, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if min(x.shape[-2:]) < self.smallest:
-            size = "x".join(str(side) for side in x.shape[-2:])
-            raise Problem(f"SimConv-1 needs pictures of at least 25x25 pixels, got {size}: enlarge them to 28x28")
-        logits: Tensor = self.fc(self.body(x))
-        return logits
+        super().__init__(body, nn.Linear(64, classes), 25, "enlarge them to 28x28")
 
 
-class SimConv2(nn.Module):
+class SimConv2(SimConv):
     """The paper's network for Multi-bias MNIST: four convolutions, 140,634 parameters for ten classes.
 
-    As printed it pools 3x3 and cannot see the benchmark's 56x56 images; `pool=2` is the variant that can (D12).
+    As printed it pools 3x3 and cannot see the benchmark's 56x56 images; here it pools 2x2 (D12).
     """
 
-    def __init__(self, classes: int = 10, channels: int = 3, pool: int = 2) -> None:
-        super().__init__()
-        # Backwards from the 3x3 that the last convolution needs: 46 pixels when pooling 2x2, 87 when pooling 3x3.
-        self.pool, self.smallest = pool, (7 * pool + 6) * pool + 6
-        self.body = Layers(
-            *(nn.Conv2d(channels, 8, 7), nn.BatchNorm2d(8), *dropout_pool(pool)),
-            *(nn.Conv2d(8, 32, 7), nn.BatchNorm2d(32), *dropout_pool(pool)),
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+        body = Layers(
+            *(nn.Conv2d(channels, 8, 7), nn.BatchNorm2d(8), HalfDropoutPool()),
+            *(nn.Conv2d(8, 32, 7), nn.BatchNorm2d(32), HalfDropoutPool()),
             *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.BatchNorm2d(64), HalfDropout()),
             *(nn.Conv2d(64, 128, 3), nn.ReLU(), nn.BatchNorm2d(128), HalfDropout()),
             *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         )
-        self.fc = nn.Linear(128, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if min(x.shape[-2:]) < self.smallest:
-            size, least = "x".join(str(side) for side in x.shape[-2:]), f"{self.smallest}x{self.smallest}"
-            cure = "as printed it cannot run on Multi-bias MNIST, take simconv2" if self.pool > 2 else "take simconv1"
-            pooling = f"{self.pool}x{self.pool} pooling"
-            raise Problem(f"SimConv-2 with {pooling} needs pictures of at least {least} pixels, got {size}: {cure}")
-        logits: Tensor = self.fc(self.body(x))
-        return logits
-
-
-def dropout_pool(size: int) -> tuple[nn.Module, ...]:
-    """ReLU, dropout with p = 1/2 and average pooling; the layer that is fast where the size allows."""
-    return (HalfDropoutPool(),) if size == 2 else (nn.ReLU(), HalfDropout(), nn.AvgPool2d(size))
+        super().__init__(body, nn.Linear(128, classes), 46, "take simconv1")
 
 
 class FeatureHead(nn.Module):
-    """A head for frozen features (b, width): standardised, then 256 hidden units with dropout.
+    """A head for frozen features (b, width), 1280 as of EfficientNet-Lite0: standardised, then hidden units, dropout.
 
     LayerNorm, because it needs no statistics of the data: no fold learns from another, a batch may have one row, and
     encoders of any scale train with the same recipe.
     """
 
-    def __init__(self, width: int, classes: int, hidden: int = 256) -> None:
+    def __init__(self, classes: int, width: int = 1280, hidden: int = 256) -> None:
         super().__init__()
         norm = nn.LayerNorm(width, elementwise_affine=False)
         self.body = nn.Sequential(norm, nn.Linear(width, hidden), nn.ReLU(), HalfDropout())
@@ -418,19 +383,13 @@ class FeatureHead(nn.Module):
         return logits
 
 
-def mlp(classes: int, width: int = 1280) -> nn.Module:
-    """The head for features of this width; 1280 is that of EfficientNet-Lite0."""
-    return FeatureHead(width, classes)
-
-
 NETS: dict[str, Callable[..., nn.Module]] = {
     "simconv1": SimConv1,
     "simconv2": SimConv2,
-    "simconv2-printed": partial(SimConv2, pool=3),
-    "mlp": mlp,
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "bert": bert,
+    "mlp": FeatureHead,
+    "resnet18": partial(published, RESNET, RESNET18),
+    "resnet50": partial(published, RESNET, RESNET50),
+    "bert": partial(published, BERT, {}),
 }
 
 

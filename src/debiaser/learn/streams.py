@@ -1,11 +1,10 @@
 """Scoring what does not fit into memory: a stream in, Parquet files of scores out, part by part, resumable.
 
 A folder of scores holds `part-00000.parquet` and so on (columns row, label, score) and `stream.json`, which says what
-they were made by and, once the stream has ended, how many rows there are.
+they were made by and, once the stream has ended, how many samples there are.
 """
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
@@ -24,7 +23,6 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_state_kept, split_item
 from debiaser.learn.gradient_norms import checked, norms_of
-from debiaser.learn.layerwise import choose
 
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 
@@ -76,26 +74,24 @@ def score_stream(
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
     with io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
-        finished = finished_parts(folder)
-        if notes.get("rows") == sum(rows for rows, _ in finished):
+        number = next(number for number in count() if not part_path(folder, number).exists())
+        if number * part_rows >= notes.get("rows", float("inf")):
             return int(notes["rows"])
-        while finished and finished[-1][0] < part_rows:  # the last part of a stream is made again
-            finished.pop()
-        first, number, held = sum(rows for rows, _ in finished), len(finished), list[pd.DataFrame]()
-        batches, labelled = tee(batches_of(stream, size, first, finished[-1][1] if finished else None))
+        first, rows, held = number * part_rows, number * part_rows, list[pd.DataFrame]()
+        batches, labelled = tee(batches_of(stream, size, first))
         for scores, batch in zip(norms_of(model, batches, **options), labelled, strict=True):
-            held.append(
-                pd.DataFrame(
-                    {"row": batch.rows.numpy(), "label": batch.y.cpu().numpy(), "score": scores.float().numpy()}
-                )
-            )
-            if sum(map(len, held)) >= part_rows:
-                first = write_part(folder, number, held, options.get("p", 2))
-                held, number = [], number + 1
-        rows = write_part(folder, number, held, options.get("p", 2)) if held else first
+            checked(scores, options.get("p", 2), rows)
+            columns = {"row": batch.rows, "label": batch.y.cpu(), "score": scores.float()}
+            held.append(pd.DataFrame({name: column.numpy() for name, column in columns.items()}))
+            rows += len(batch)
+            if rows - first >= part_rows:
+                held = [write_part(folder, number, held, part_rows)]
+                first, number = first + part_rows, number + 1
         if not rows:
-            raise Misuse("the stream has no rows; give it at least one")
-        io.write_json(folder / "stream.json", notes | {"rows": rows})
+            raise Misuse("the stream has no samples; give it at least one")
+        io.write_json(folder / "stream.json", notes | {"rows": rows})  # first: a part that is shorter is the last one
+        if rows > first:
+            write_part(folder, number, held, part_rows)
     return rows
 
 
@@ -120,35 +116,27 @@ def read_scores(*paths: Path | str) -> Tensor:
         >>> read_scores(folder).shape
         torch.Size([5])
     """
-    ends = [0]
-    for path in map(Path, paths):
-        notes = notes_in(path)
+    scores: list[Tensor] = []
+    for folder in map(Path, paths):
+        notes = notes_in(folder)
         if "rows" not in notes:
-            raise Problem(f"{path} holds no finished scores; run score_stream to its end (it goes on where it was)")
-        ends.append(ends[-1] + int(notes["rows"]))
-    scores, first = torch.empty(ends[-1]), 0
-    for path, end in zip(map(Path, paths), ends[1:], strict=True):
-        for number in count():
-            if first >= end:
-                break
-            part = torch.tensor(read_part(path, number, "score"))
-            scores[first : first + len(part)] = part
-            first += len(part)
-    return scores
+            raise Problem(f"{folder} holds no finished scores; run score_stream to its end (it goes on where it was)")
+        for number in range(-(-notes["rows"] // notes["part_rows"])):
+            part = part_path(folder, number)
+            try:
+                scores.append(torch.tensor(pd.read_parquet(part, columns=["score"])["score"].to_numpy()))
+            except ImportError as error:
+                raise Problem(NO_ARROW) from error
+            except (OSError, ValueError) as error:
+                raise Problem(f"cannot read {part}: {error}; delete it, then run score_stream again") from error
+    return torch.cat(scores)
 
 
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
-    """What decides the scores, in words that are the same in another process: weights, and options that are unusual."""
+    """What decides the scores, in words that are the same in another process: the weights, and the options given."""
     digest = hashlib.blake2b(digest_size=10)
     add_state(digest, bare(model).state_dict())
-    words, usual = {}, inspect.signature(norms_of).parameters
-    for name, option in options.items():
-        if isinstance(option, nn.Module):  # a layer by its name
-            option = next((name for name, module in bare(model).named_modules() if module is option), "foreign")
-        elif callable(option):  # a function by what it chooses
-            option = list(choose(bare(model), option))
-        if name != "chunk" and (name not in usual or option != usual[name].default):
-            words[name] = repr(option)
+    words = {name: getattr(each, "__qualname__", repr(each)) for name, each in options.items() if name != "chunk"}
     return {"model": digest.hexdigest(), "options": words}
 
 
@@ -170,26 +158,21 @@ def notes_in(folder: Path) -> dict[str, Any]:
     return dict(json.loads(place.read_text())) if place.is_file() else {}
 
 
-def batches_of(stream: Any, size: int, done: int, last_label: int | None) -> Iterator[Batch]:
-    """The batches after the samples that are done, if the last of those has the label that it had."""
+def batches_of(stream: Any, size: int, done: int) -> Iterator[Batch]:
+    """The batches after the samples that are done."""
     if isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
         as_loader(stream, size)  # refuses one that shuffles
     first = 0
     for item in stream if isinstance(stream, DataLoader) else collated(iter(stream), size):
         x, y = split_item(item)
-        batch, before = Batch(x, y, torch.arange(first, first + len(y))), done - first
-        if 0 < before <= len(y) and int(y[before - 1]) != last_label:
-            raise Problem(
-                f"row {done - 1} of the stream has another label than in the pass that was cut short: its order "
-                "changed; give the rows in the same order, or choose another folder"
-            )
-        first += len(y)
+        before = max(0, done - first)
         if before < len(y):
-            yield part_of(batch, slice(before, None)) if before > 0 else batch
+            yield part_of(Batch(x, y, torch.arange(first, first + len(y))), slice(before, None))
+        first += len(y)
     if first < done:
         raise Problem(
-            f"the stream ends before row {done}, but so many were scored in the pass that was cut short; give the "
-            "same rows, or choose another folder"
+            f"the stream ends before sample {done}, but so many were scored in the pass that was cut short; give the "
+            "same samples, or choose another folder"
         )
 
 
@@ -200,7 +183,7 @@ def collated(items: Iterator[Any], size: int) -> Iterator[Any]:
             together = default_collate(batch)
         except (RuntimeError, TypeError, KeyError) as error:
             raise Problem(
-                f"the rows of the stream do not make a batch ({error}): give tensors of one size, or a DataLoader "
+                f"the samples of the stream do not make a batch ({error}): give tensors of one size, or a DataLoader "
                 "with a collate_fn"
             ) from error
         yield together
@@ -211,31 +194,9 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.parquet"
 
 
-def finished_parts(folder: Path) -> list[tuple[int, int]]:
-    """How many samples each part holds, and the last one's label; up to the first part that is missing."""
-    parts: list[tuple[int, int]] = []
-    while part_path(folder, len(parts)).exists():
-        labels = read_part(folder, len(parts), "label")
-        parts.append((len(labels), int(labels[-1])))
-    return parts
-
-
-def write_part(folder: Path, number: int, held: list[pd.DataFrame], p: float) -> int:
-    """Write these scores if all of them are numbers; the number of the next sample."""
-    part = pd.concat(held, ignore_index=True)
-    first = int(part["row"].iloc[0])
-    checked(torch.tensor(part["score"].to_numpy()), p, first)
+def write_part(folder: Path, number: int, held: list[pd.DataFrame], rows: int) -> pd.DataFrame:
+    """Write so many of these scores; the others."""
+    table = pd.concat(held, ignore_index=True)
     with io.replacing(part_path(folder, number)) as temporary:
-        part.to_parquet(temporary, index=False)
-    return first + len(part)
-
-
-def read_part(folder: Path, number: int, column: str) -> Any:
-    """(m,) one column of a part."""
-    path = part_path(folder, number)
-    try:
-        return pd.read_parquet(path, columns=[column])[column].to_numpy()
-    except ImportError as error:
-        raise Problem(NO_ARROW) from error
-    except (OSError, ValueError) as error:
-        raise Problem(f"cannot read {path}: {error}; delete it, then run score_stream again") from error
+        table[:rows].to_parquet(temporary, index=False)
+    return table[rows:]

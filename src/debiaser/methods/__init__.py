@@ -4,28 +4,18 @@ import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 from debiaser.errors import Misuse, Problem, known
-from debiaser.methods.bpa import BPA
-from debiaser.methods.cnc import CNC
-from debiaser.methods.disen import Disen
-from debiaser.methods.eiil import EIIL
-from debiaser.methods.george import GEORGE
-from debiaser.methods.jtt import JTT
-from debiaser.methods.lff import LfF
-from debiaser.methods.pgd import PGD
-from debiaser.methods.task import Method
-from debiaser.methods.vanilla import Vanilla
 
-METHODS: dict[str, type[Method]] = {
-    kind.__name__.lower(): kind for kind in (BPA, CNC, Disen, EIIL, GEORGE, JTT, LfF, PGD, Vanilla)
-}
+# Each in the module of its name, which is imported when it is asked for.
+METHODS = {name.lower(): name for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")}
 
 
-def find_method(name: str) -> type:
+def find_method(name: str) -> Any:
     """The class of a method: one of ours by name, or a person's own as `path/to/file.py:Class`."""
     if name in METHODS:
-        return METHODS[name]
+        return getattr(importlib.import_module(f"debiaser.methods.{name}"), METHODS[name])
     path, colon, wanted = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise known("method", name, [*METHODS, "path/to/file.py:Class"])
@@ -45,6 +35,3 @@ def find_method(name: str) -> type:
     if wanted not in methods:
         raise Misuse(f"{file} has no dataclass {wanted} with a fit method; it has: {', '.join(methods) or 'none'}")
     return methods[wanted]
-
-
-__all__ = ["BPA", "CNC", "EIIL", "GEORGE", "JTT", "METHODS", "PGD", "Disen", "LfF", "Vanilla", "find_method"]

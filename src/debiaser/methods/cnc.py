@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
 from debiaser.io import numpy_stream
-from debiaser.learn.forward import Outputs, evaluating, features_and_logits, find_head
+from debiaser.learn.forward import Outputs, features_and_logits, last_layer
 from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed
 from debiaser.learn.losses import Objective, Supervised, cross_entropy
 from debiaser.methods.task import Method, Task, bounded, choice
@@ -52,8 +52,7 @@ class CNC(Method):
         task.journal.note("slice", slices)
         task.journal.note("error", (slices != labels).astype(np.int8))
         fresh = task.new_model("second")
-        with evaluating(fresh):  # so that neither statistics nor random numbers move
-            head = find_head(fresh, task.train.batch(torch.arange(2)).x)
+        head = last_layer(fresh, task.train.batch(torch.arange(2)))
         sampler = TaskSampler(labels, slices, size, self.tasks, task.seed)
         return task.fit(Contrast(fresh, head, self), "debiased", sampler)  # stage 3
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from math import isfinite
 from operator import ge, gt, le, lt
 from typing import Any, get_args
@@ -23,7 +23,7 @@ from debiaser.io import derive, torch_stream
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.distributed import ALONE, Processes
-from debiaser.learn.forward import Outputs, collect, look, reduce
+from debiaser.learn.forward import Outputs, look
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
@@ -155,15 +155,17 @@ class Task:
         """What the network makes of all clean samples of a split, by default of the training one, collected."""
 
         def collected(batches: Iterator[Batch]) -> tuple[Tensor, ...]:
-            found = collect(look(model, batches, device=self.device))
-            return found.features, found.logits, found.labels
+            looked = look(model, batches, device=self.device)
+            seen = [(each.features.cpu(), each.logits.cpu(), each.labels.cpu()) for each in looked]
+            return tuple(torch.cat(parts) for parts in zip(*seen, strict=True))
 
         size = max(256, self.recipe.batch_size)
         return Outputs(*self.processes.over(self.train if split is None else split, size, collected))
 
     def scores(self, model: nn.Module, score: Callable[[Outputs], Tensor], augmented: bool = False) -> Tensor:
         """(n,) one number per training sample from one forward pass in eval mode, streamed."""
-        return self.measured(lambda batches: [reduce(look(model, batches, device=self.device), score)], augmented)
+        looked = partial(look, model, device=self.device)
+        return self.measured(lambda batches: (score(each).cpu() for each in looked(batches)), augmented)
 
     def measured(self, measure: Callable[[Iterator[Batch]], Iterable[Tensor]], augmented: bool = False) -> Tensor:
         """(n,) what `measure` gives for the training samples, part by part in their order; its time is noted."""

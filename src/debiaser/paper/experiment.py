@@ -28,7 +28,7 @@ from debiaser.learn.forward import predict
 from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
 from debiaser.learn.sampler import effective_sample_size
-from debiaser.methods import METHODS
+from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Journal, Method, Task
 from debiaser.paper.results import BINS, finished, published
 from debiaser.paper.settings import SETTINGS
@@ -247,7 +247,7 @@ def published_number(spec: Spec) -> dict[str, object] | None:
     setting, usual = SETTINGS[spec.dataset], signature(DATASETS[spec.dataset].load).parameters
     other_task = any(usual[name].default != value for name, value in spec.options.items() if name in TASK)
     other_net = spec.dataset == "celeba" and spec.net != setting.net  # the paper prints accuracies of one network
-    fields = field_values(METHODS[spec.method](**setting.fields(spec.method, spec.rho)))
+    fields = field_values(find_method(spec.method)(**setting.fields(spec.method, spec.rho)))
     if other_task or other_net or fields != spec.fields:
         return None
     number = published(spec.dataset, spec.method, spec.rho)
