@@ -11,7 +11,6 @@ from debiaser.data.split import Batch
 from debiaser.learn.forward import Outputs
 from debiaser.learn.losses import cross_entropy
 from debiaser.methods.bpa import BPA, ClusterWeighted, class_clusters
-from two_stages import check_fit
 
 CLUSTERS = torch.tensor([0] * 24 + [1] * 6 + [2] * 2)  # sizes 24, 6, 2
 
@@ -116,11 +115,3 @@ def test_clusters_lie_within_classes():
     assert len(set(zip(found.tolist(), labels.tolist(), strict=True))) == found.max() + 1
     assert np.array_equal(found, class_clusters(outputs, 8, seed=0))
     assert not np.array_equal(found, class_clusters(outputs, 8, seed=1))
-
-
-@pytest.mark.parametrize("rule", [BPA(), BPA(average="avg", history=True, every=2)])
-def test_fit(rule, tiny_task, tmp_path):
-    journal = check_fit(rule, tiny_task, tmp_path)
-    assert set(journal.vectors) == {"cluster", "weight"}
-    assert (journal.vectors["weight"] > 0).all() and journal.vectors["weight"].std() > 0
-    assert {"reference", "groups", "debiased"} <= set(journal.seconds)

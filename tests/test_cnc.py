@@ -2,7 +2,6 @@
 
 import logging
 import math
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,6 @@ from debiaser.learn.recipe import Recipe
 from debiaser.methods import cnc
 from debiaser.methods.cnc import CNC, Contrast, TaskSampler, contrastive, deal
 from debiaser.methods.task import stage_key
-from two_stages import check_fit
 
 
 def labelled(n: int = 500, classes: int = 4, wrong: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -182,16 +180,3 @@ def test_misuse(tiny_task):
     task = tiny_task()
     with pytest.raises(Misuse, match="only one"):
         CNC().fit(replace(task, train=task.train.subset(torch.nonzero(task.train.y == 3)[:, 0])))
-
-
-@pytest.mark.parametrize("slice_by", ["prediction", "features"])
-def test_fit(slice_by, tiny_task, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "umap", None)  # slow to start; PCA does
-    journal = check_fit(CNC(slice_by=slice_by), tiny_task, tmp_path)
-    assert set(journal.vectors) == {"slice", "error"}
-    assert {"reference", "groups", "debiased"} <= set(journal.seconds)
-    assert [row["seen"] for row in journal.history] == [192] * 4
-
-
-def test_fit_in_eval_mode(tiny_task):
-    assert not CNC(frozen_statistics=True).fit(tiny_task()).training

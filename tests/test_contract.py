@@ -1,26 +1,36 @@
-"""What every method promises: shapes, same seed same weights, bias labels without influence, stage times noted."""
+"""What every method promises: shapes, same seed same weights, also when killed, bias labels without influence."""
 
+import copy
 import dataclasses
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from debiaser.data.split import Benchmark, Truth
 from debiaser.errors import Misuse
-from debiaser.learn.checkpoint import Checkpoints
+from debiaser.learn import engine
+from debiaser.learn.checkpoint import Checkpoints, read_tensors
 from debiaser.learn.forward import find_head, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Task
-from debiaser.paper.spec import Spec, new_spec
+from debiaser.paper import experiment
+from debiaser.paper.spec import new_spec
 from debiaser.progress import listening
+from kills import Kill, Killed, same
 
-# Variants of PGD that the paper's studies need are methods of their own here.
+# Variants with a path of their own are methods of their own here.
 VARIANTS = {
     **{name: (name, []) for name in METHODS},
     "pgd joint": ("pgd", ["joint=true"]),
-    "pgd reweight": ("pgd", ["use=reweight"]),
+    "pgd reweight": ("pgd", ["use=reweight", "rate=0.2"]),
     "pgd loss": ("pgd", ["score=loss"]),
     "pgd residual": ("pgd", ["score=residual"]),
     "pgd augmented scores": ("pgd", ["score_on=augmented"]),
@@ -29,76 +39,78 @@ VARIANTS = {
     "pgd inf": ("pgd", ["p=inf", "bias=true"]),
     "pgd squared": ("pgd", ["power=2"]),
     "vanilla double": ("vanilla", ["length=2"]),
+    "lff gradient": ("lff", ["score=gradient"]),
+    "lff of one average": ("lff", ["score=gradient", "relative=false"]),
+    "jtt of the training": ("jtt", ["error_set=train"]),
+    "disen late": ("disen", ["swap_from=0.5"]),
+    "bpa averaged": ("bpa", ["average=avg", "history=true", "every=2"]),
+    "cnc by features": ("cnc", ["slice_by=features"]),
+    "cnc in eval mode": ("cnc", ["frozen_statistics=true"]),
+    "eiil": ("eiil", ["steps=600", "lr=0.01"]),  # as far as 6,000 steps of 0.001
+    "eiil irm": ("eiil", ["steps=600", "lr=0.01", "learner=irm"]),
+    "george": ("george", ["reduce=pca", "largest_k=3"]),
+    "george kmeans": ("george", ["reduce=none", "cluster=kmeans", "largest_k=3"]),
 }
+VECTORS = {"vanilla": set(), "pgd": {"score"}, "lff": {"weight"}, "jtt": {"error"}, "disen": {"weight"}}
+VECTORS |= {"bpa": {"cluster", "weight"}, "cnc": {"slice", "error"}, "eiil": {"environment"}, "george": {"cluster"}}
 
 
-def spec_of(variant: str) -> Spec:
+def method_of(variant: str) -> Any:
     method, changes = VARIANTS[variant]
-    return new_spec("digits", method, epochs=1, changes=changes)
-
-
-def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-
-
-def vectors(task: Task) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(vector) for name, vector in task.journal.vectors.items()}
+    return new_spec("digits", method, epochs=1, changes=changes).new_method()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_method(variant: str, tiny_task: Callable[..., Task], benchmark_digits: Benchmark) -> None:
-    method = spec_of(variant).new_method()
-    task = tiny_task()
-    model = method.fit(task)
+def test_method(
+    variant: str,
+    tiny_task: Callable[..., Task],
+    benchmark_digits: Benchmark,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes out; the same again, also from a run that was killed twice, and something else of another seed."""
+    monkeypatch.setitem(sys.modules, "umap", None)  # slow to start; PCA does
+    method, count, recipe = method_of(variant), Kill(), Recipe(epochs=2, batch_size=64, lr=0.05)
+    task = tiny_task(recipe=recipe)
+    with listening(count):
+        model = method.fit(task)
     logits = predict(model, benchmark_digits.valid.batches(64))
     assert logits.shape == (130, 10) and torch.isfinite(logits).all()
     assert not model.training
     find_head(model, benchmark_digits.valid.batch(torch.arange(2)).x)
     assert task.journal.seconds and all(seconds > 0 for seconds in task.journal.seconds.values())
     assert {row["stage"] for row in task.journal.history} <= set(task.journal.seconds)
+    assert task.journal.vectors.keys() == VECTORS[VARIANTS[variant][0]]
     assert all(len(vector) == 192 for vector in task.journal.vectors.values())
-    repeated = tiny_task()
-    assert same(weights(model), weights(method.fit(repeated))), "the same seed gave other weights"
-    assert same(vectors(task), vectors(repeated)), "the same seed gave other vectors"
-    other = method.fit(tiny_task(seed=1))
-    assert not same(weights(model), weights(other)), "the seed changes nothing"
+    assert not same(model, method.fit(tiny_task(recipe=recipe, seed=1))), "the seed changes nothing"
+    for step in (5, count.steps - 4):  # in the second epoch, then in the last one; an epoch has three steps
+        with pytest.raises(Killed), listening(Kill(step)):
+            method.fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path)))
+    rest, again = Kill(), tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path))
+    with listening(rest):
+        assert same(model, method.fit(again)), "a run that was killed and resumed ended with other weights"
+    assert rest.steps == 3, "only the epoch that was cut short runs again"
+    for name, vector in task.journal.vectors.items():
+        assert np.array_equal(vector, again.journal.vectors[name]), name
+    told = [[{**row, "seconds": 0} for row in each.journal.history] for each in (task, again)]
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bias_labels_have_no_influence(
-    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object, benchmark_digits: Benchmark
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark_digits: Benchmark
 ) -> None:
     """The same run with the true bias labels and with all of them unknown: the same weights, bit for bit."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from debiaser.learn.checkpoint import read_tensors
-    from debiaser.paper import experiment
-
-    small = replace(
-        benchmark_digits,
-        train=benchmark_digits.train.subset(torch.arange(128)),
-        truth={
-            part: Truth(
-                truth.target[:128] if part == "train" else truth.target,
-                truth.bias[:128] if part == "train" else truth.bias,
-            )
-            for part, truth in benchmark_digits.truth.items()
-        },
-    )
-    blind = replace(
-        small, truth={part: Truth(t.target, torch.full_like(t.bias, -1)) for part, t in small.truth.items()}
-    )
+    truth = {**benchmark_digits.truth}
+    truth["train"] = Truth(truth["train"].target[:128], truth["train"].bias[:128])
+    small = replace(benchmark_digits, train=benchmark_digits.train.subset(torch.arange(128)), truth=truth)
+    blind = replace(small, truth={part: Truth(t.target, torch.full_like(t.bias, -1)) for part, t in truth.items()})
     found = []
     for number, benchmark in enumerate((small, blind)):
         monkeypatch.setattr(experiment, "load", lambda *_, kept=benchmark: kept)
-        done = experiment.run(new_spec("digits", method, epochs=1), Path(str(tmp_path)) / str(number))
+        done = experiment.run(new_spec("digits", method, epochs=1), tmp_path / str(number))
         found.append(read_tensors(done.folder / "model.safetensors").tensors)
-    assert same(*found)
+    assert all(torch.equal(found[0][name], tensor) for name, tensor in found[1].items())
     assert done.result["rows"]["conflicting"] is None
 
 
@@ -131,65 +143,46 @@ def test_variants_of_pgd_that_do_not_go_together(change: dict[str, object]) -> N
 @pytest.mark.parametrize("name", METHODS)
 def test_augment_off_is_the_task_without_augmentation(name: str, tiny_task: Callable[..., Task]) -> None:
     model = find_method(name)(augment=False).fit(tiny_task())
-    assert same(weights(model), weights(find_method(name)().fit(tiny_task(augment=None))))
+    assert same(model, find_method(name)().fit(tiny_task(augment=None)))
 
 
-def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], benchmark_digits: Benchmark) -> None:
+def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
     """The debiased model begins with the biased one's weights and BatchNorm statistics, all else is fresh."""
-    from debiaser.learn import engine
-
-    starts: list[tuple[str, dict[str, torch.Tensor], dict[object, object], float]] = []
+    seen: list[tuple[str, nn.Module, bool, float, nn.Module]] = []
     original = engine.run_epoch
 
     def watched(objective, optimizer, stage, sampler, epoch, advance):  # type: ignore[no-untyped-def]
-        starts.append((stage.name, weights(objective.model), dict(optimizer.state), stage.recipe.learning_rate(0, 3)))
+        start, fresh, rate = copy.deepcopy(objective.model), not optimizer.state, stage.recipe.learning_rate(0, 3)
         row = original(objective, optimizer, stage, sampler, epoch, advance)
-        ends[stage.name] = weights(objective.model)
+        seen.append((stage.name, start, fresh, rate, copy.deepcopy(objective.model)))
         return row
 
-    ends: dict[str, dict[str, torch.Tensor]] = {}
-    engine.run_epoch = watched
-    try:
-        find_method("pgd")().fit(tiny_task())
-    finally:
-        engine.run_epoch = original
-    (first, _, _, rate), (second, start, state, again) = starts
+    monkeypatch.setattr(engine, "run_epoch", watched)
+    find_method("pgd")().fit(tiny_task())
+    (first, _, _, rate, end), (second, start, fresh, again, _) = seen
     assert (first, second) == ("biased", "debiased")
-    assert same(start, ends["biased"])
-    assert not state and rate == again
+    assert same(start, end) and fresh and rate == again
 
 
-def test_a_stage_that_two_runs_share_is_trained_once(tiny_task: Callable[..., Task], tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_a_stage_that_two_runs_share_is_trained_once(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
     stages: list[str] = []
 
     def count(what: str, _done: int, _total: int | None, step: int, _unit: str) -> None:
-        if not step:
-            stages.append(what)
+        stages.extend([what] * (not step))
 
-    folder = Path(str(tmp_path))
     with listening(count):
-        for p in (1, 2):
-            find_method("pgd")(p=p).fit(tiny_task(checkpoints=Checkpoints(folder)))
-        assert stages == ["biased", "debiased", "debiased"]
-        find_method("pgd")(alpha=0.5).fit(tiny_task(checkpoints=Checkpoints(folder)))
-    assert stages[3:] == ["biased", "debiased"], "another alpha is another biased model"
+        for change in ({"p": 1}, {"p": 2}, {"alpha": 0.5}):
+            find_method("pgd")(**change).fit(tiny_task(checkpoints=Checkpoints(tmp_path)))
+    assert stages == ["biased", "debiased", "debiased", "biased", "debiased"], "another alpha, another biased model"
 
 
-def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_path: object) -> None:
+def test_the_joint_variant_shares_no_stage(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
     """Whatever other runs left in the store, finished or cut short, a joint run ends as it does alone."""
-    from pathlib import Path
-
-    from kills import Kill, KillAt
-
-    folder, joint = Path(str(tmp_path)), find_method("pgd")(joint=True)
-    recipe = Recipe(epochs=3, batch_size=64, lr=0.05)
-    alone = weights(joint.fit(tiny_task(recipe=recipe)))
-    find_method("pgd")().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(folder)))
-    with pytest.raises(Kill), listening(KillAt(11)):
-        other = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
-        find_method("pgd")(joint=True, p=1).fit(other)
-    task = tiny_task(recipe=recipe, checkpoints=Checkpoints(folder))
-    assert same(alone, weights(joint.fit(task)))
+    joint, recipe = find_method("pgd")(joint=True), Recipe(epochs=3, batch_size=64, lr=0.05)
+    alone = joint.fit(tiny_task(recipe=recipe))
+    find_method("pgd")().fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path)))
+    with pytest.raises(Killed), listening(Kill(11)):
+        find_method("pgd")(joint=True, p=1).fit(tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path)))
+    task = tiny_task(recipe=recipe, checkpoints=Checkpoints(tmp_path))
+    assert same(alone, joint.fit(task))
     assert all(task.journal.stages.values())

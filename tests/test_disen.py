@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +10,10 @@ from torch import Tensor, nn
 from debiaser import Disen, gradient_norms
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Problem
-from debiaser.io import numpy_stream
-from debiaser.learn.forward import evaluating, find_head, predict, without_head
+from debiaser.learn.forward import evaluating, find_head, without_head
 from debiaser.learn.recipe import Recipe
 from debiaser.methods.disen import Disentangled, Disentangling
 from debiaser.methods.task import Task
-from kills import check_resumed
-from two_stages import same
 
 CLASSES, ROWS, WIDTH = 4, 12, 6
 UNEQUAL = Disen(lambda_dis=3, lambda_swap_b=5, lambda_swap=0.5)
@@ -209,20 +204,6 @@ class Reshaping(nn.Module):
 def test_a_network_that_cannot_do_without_its_head_is_refused() -> None:
     with pytest.raises(Problem, match="without its head 'fc'"):
         without_head(Reshaping(), torch.randn(2, 8))
-
-
-def test_end_to_end_and_interrupted(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
-    recipe = Recipe(epochs=2, batch_size=64, lr=0.01)  # one stage of 4 epochs of 3 steps, half of it with swapping
-    method, calm = Disen(swap_from=0.5), tiny_task(recipe=recipe)
-    model = method.fit(calm)
-    weight = calm.journal.vectors["weight"]
-    assert weight.shape == (192,) and (weight > 0).all() and (weight < 1).all()
-    assert [row["seen"] for row in calm.journal.history] == [192] * 4
-    assert predict(model, calm.train.batches(64)).shape == (192, 10)
-    stream = numpy_stream(0, "kill")
-    for when in (int(stream.integers(2, 7)), int(stream.integers(7, 13))):  # before and after swapping has begun
-        check_resumed(method, partial(tiny_task, recipe=recipe), when, tmp_path / str(when), model, calm)
-    assert not same(model, Disen(swap_from=1).fit(tiny_task(recipe=recipe))), "swapping changes nothing"
 
 
 def test_the_start_is_the_seeds_and_the_four_parts_differ(

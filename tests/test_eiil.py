@@ -11,7 +11,6 @@ from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import scale_slope
 from debiaser.learn.losses import cross_entropy
 from debiaser.methods.eiil import EIIL, infer
-from two_stages import check_fit
 
 QUICK = EIIL(steps=600, lr=0.01)  # as far as 6,000 steps of 0.001
 
@@ -77,13 +76,6 @@ def test_a_reference_that_fits_too_well_is_said(caplog):
     assert torch.equal(replace(QUICK, epsilon=1e-30).environments(d, 0), (d > 0).long()), (
         "without epsilon, only signs count"
     )
-
-
-@pytest.mark.parametrize("learner", ["groupdro", "irm"])
-def test_fit(learner, tiny_task, tmp_path):
-    journal = check_fit(replace(QUICK, learner=learner), tiny_task, tmp_path)
-    assert set(journal.vectors["environment"].tolist()) == {0, 1}
-    assert {"reference", "groups", "debiased"} <= set(journal.seconds)
 
 
 def test_fit_with_one_environment(tiny_task, monkeypatch):

@@ -8,7 +8,6 @@ from debiaser.errors import Misuse
 from debiaser.learn import groups
 from debiaser.learn.groups import Silhouettes
 from debiaser.methods.george import GEORGE, hard_pieces
-from two_stages import check_fit
 
 
 def hard_corner() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -58,15 +57,6 @@ def test_clusters_of_a_class(monkeypatch):
 def test_gaussians_need_few_dimensions():
     with pytest.raises(Misuse, match="needs cluster=kmeans"):
         GEORGE(reduce="none")
-
-
-@pytest.mark.parametrize(("reduce", "cluster"), [("pca", "gmm"), ("none", "kmeans")])
-def test_fit(reduce, cluster, tiny_task, tmp_path):
-    journal = check_fit(GEORGE(reduce=reduce, cluster=cluster, largest_k=3), tiny_task, tmp_path)
-    labels, clusters = tiny_task().train.y.numpy(), journal.vectors["cluster"]
-    assert set(clusters) == set(range(clusters.max() + 1))
-    assert len(set(zip(labels, clusters, strict=True))) == clusters.max() + 1, "no cluster has rows of two classes"
-    assert {"reference", "groups", "debiased"} <= set(journal.seconds)
 
 
 def test_fit_without_validation_data_or_balance(tiny_task):

@@ -2,8 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +10,12 @@ from torch import nn
 
 from debiaser import JTT
 from debiaser.data.split import Split
-from debiaser.io import derive, numpy_stream
+from debiaser.io import derive
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler, ScoreSampler
 from debiaser.methods.task import Task
-from kills import check_resumed
-from two_stages import same
+from kills import same
 
 
 class Watched:
@@ -126,24 +123,8 @@ def test_no_error_and_nothing_but_errors_are_said_and_plain_training(
     assert (task.journal.vectors["error"] == (prediction != 0)).all()
 
 
-def test_nothing_is_said_otherwise(caplog: pytest.LogCaptureFixture) -> None:
-    JTT().sampler(torch.tensor([0, 1]), 0)
-    assert not caplog.text
-
-
 def test_identification_is_counted_in_lengths_of_the_recipe(tiny_task: Callable[..., Task]) -> None:
     task = tiny_task(recipe=Recipe(epochs=2, batch_size=96, lr=0.05))
     JTT(identification=0.5).fit(task)
     assert [row["stage"] for row in task.journal.history] == ["identification", "final", "final"]
     assert [row["seen"] for row in task.journal.history] == [192] * 3
-
-
-@pytest.mark.parametrize("error_set", ["eval", "train"])
-def test_end_to_end_and_interrupted(error_set: str, tiny_task: Callable[..., Task], tmp_path: Path) -> None:
-    recipe = Recipe(epochs=2, batch_size=64, lr=0.05)  # two stages of 2 epochs of 3 steps
-    method, calm = JTT(error_set=error_set), tiny_task(recipe=recipe)
-    expected = method.fit(calm)
-    stream = numpy_stream(0, "kill", error_set)
-    for when in (int(stream.integers(2, 7)), int(stream.integers(8, 13))):  # in the first and in the second stage
-        check_resumed(method, partial(tiny_task, recipe=recipe), when, tmp_path / str(when), expected, calm)
-    assert same(expected, method.fit(tiny_task(recipe=recipe))), "the same seed, the same weights"

@@ -3,8 +3,6 @@
 import copy
 import pickle
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +10,8 @@ from torch import Tensor, nn
 
 from debiaser import LfF
 from debiaser.data.split import Batch, Split
-from debiaser.io import numpy_stream
-from debiaser.learn.recipe import Recipe
 from debiaser.methods.lff import Failure
 from debiaser.methods.task import Task
-from kills import check_resumed
 
 CLASSES, ROWS, BATCHES = 4, 12, ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9), (5, 0, 7, 11), (2, 10))
 
@@ -136,18 +131,6 @@ def test_every_field_is_in_the_key_of_the_stage(tiny_task: Callable[..., Task]) 
         LfF(**change).fit(task)
         keys.update(task.journal.stages)
     assert len(keys) == len(changes)
-
-
-@pytest.mark.parametrize(("score", "relative"), [("loss", True), ("gradient", True), ("gradient", False)])
-def test_end_to_end_and_interrupted(score: str, relative: bool, tiny_task: Callable[..., Task], tmp_path: Path) -> None:
-    recipe = Recipe(epochs=2, batch_size=64, lr=0.05)  # one stage of 4 epochs of 3 steps
-    method, calm = LfF(score=score, relative=relative), tiny_task(recipe=recipe)
-    expected = method.fit(calm)
-    weight = calm.journal.vectors["weight"]
-    assert weight.shape == (192,) and (weight > 0).all() and (weight <= 1).all()
-    assert [row["seen"] for row in calm.journal.history] == [192] * 4
-    for when in numpy_stream(0, "kill", score).choice(range(2, 12), 2, replace=False).tolist():
-        check_resumed(method, partial(tiny_task, recipe=recipe), when, tmp_path / str(when), expected, calm)
 
 
 def test_the_networks_start_differently_and_independently(tiny_task: Callable[..., Task]) -> None:

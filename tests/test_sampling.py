@@ -209,10 +209,7 @@ def test_states_of_others_are_refused() -> None:
         ScoreSampler(np.ones(10), seed=1, rank=0, world_size=2).load_state_dict(sampler.state_dict())
     with pytest.raises(Misuse, match="passed"):
         sampler.state_dict(passed=11)
-    for position in (-1, 10, 11):
-        with pytest.raises(Misuse, match="position must lie between 0 and 9"):
-            sampler.load_state_dict(sampler.state_dict() | {"position": position})
-    with pytest.raises(Misuse, match="no state of a ScoreSampler: it lacks draws, epoch, position, world_size"):
+    with pytest.raises(Misuse, match="other scores"):
         sampler.load_state_dict({})
     assert sampler.state_dict()["position"] == 1, "what was refused has changed nothing"
 

@@ -42,87 +42,113 @@ def case() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     return model, x, y, gradient_norms(model, TensorDataset(x, y))
 
 
+def score(model: nn.Module, stream: Any, path: Path, **options: Any) -> int:
+    return score_stream(model, stream, path, **{"batch_size": 8, "part_rows": 16, **options})
+
+
 def test_streams_of_every_kind(case: tuple, tmp_path: Path) -> None:
     model, x, y, truth = case
     streams = {
         "iterable": Rows(x, y),
         "generator": ((a, int(b)) for a, b in zip(x, y, strict=True)),
         "loader of a stream": DataLoader(Rows(x, y), 7),
+        "uneven batches": DataLoader(Rows(x, y), 7, num_workers=2),
         "loader": DataLoader(TensorDataset(x, y), 7),
         "dataset": TensorDataset(x, y),
     }
     for name, stream in streams.items():
-        assert score_stream(model, stream, tmp_path / name, batch_size=8, part_rows=16) == 50
-        assert torch.allclose(read_scores(tmp_path / name), truth, rtol=1e-5), name
+        times = 2 if "uneven" in name else 1  # each worker gives the whole of it
+        assert score(model, stream, tmp_path / name) == 50 * times
+        if times == 1:
+            assert torch.allclose(read_scores(tmp_path / name), truth, rtol=1e-5), name
     table = parquet.read_table(tmp_path / "iterable" / "part-00001.parquet")
     assert table.column("row").to_pylist() == list(range(16, 32))
     assert table.column("label").to_pylist() == y[16:32].tolist()
+    sizes = [len(parquet.read_table(part)) for part in sorted((tmp_path / "uneven batches").glob("part-*"))]
+    assert sizes == [21] * 4 + [16], "parts of whole batches, however the batches come"
     assert len(ScoreSampler(read_scores(tmp_path / "iterable", tmp_path / "loader"))) == 100
     with pytest.raises(Misuse, match="shuffle"):
-        score_stream(model, DataLoader(TensorDataset(x, y), 7, shuffle=True), tmp_path / "shuffled")
+        score(model, DataLoader(TensorDataset(x, y), 7, shuffle=True), tmp_path / "shuffled")
 
 
 def test_a_stream_that_breaks_is_taken_up_again(case: tuple, tmp_path: Path) -> None:
     model, x, y, truth = case
     with pytest.raises(ConnectionError):
-        score_stream(model, Rows(x, y, breaks=45), tmp_path, batch_size=8, part_rows=16)
+        score(model, Rows(x, y, breaks=45), tmp_path)
     assert sorted(path.name for path in tmp_path.glob("part-*")) == ["part-00000.parquet", "part-00001.parquet"]
     with pytest.raises(Problem, match="no finished scores"):
         read_scores(tmp_path)
+    for short in (Rows(x[:20], y[:20]), TensorDataset(x[:20], y[:20]), DataLoader(Rows(x[:20], y[:20]), 8)):
+        with pytest.raises(Problem, match="ends before sample 32"):
+            score(model, short, tmp_path)
     before = (tmp_path / "part-00000.parquet").stat().st_mtime_ns
-    with pytest.raises(Problem, match="another label"):
-        score_stream(model, Rows(x.flip(0), y.flip(0) * 0 + 2, None), tmp_path, batch_size=8, part_rows=16)
     seen: list[int] = []
     model[0].register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
-    assert score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16) == 50
-    assert sum(seen) - 2 == 50 - 32, "finished parts were scored again"  # 2 rows to find the head
+    assert score(model, Rows(x, y), tmp_path) == 50
+    assert sum(seen) - 2 == 50 - 32, "finished parts were scored again"  # 2 samples to find the head
     assert (tmp_path / "part-00000.parquet").stat().st_mtime_ns == before
-    assert torch.equal(read_scores(tmp_path), whole(model, x, y, tmp_path / "whole"))
+    score(model, Rows(x, y), tmp_path / "whole")
+    assert torch.equal(read_scores(tmp_path), read_scores(tmp_path / "whole"))
     assert torch.allclose(read_scores(tmp_path), truth, rtol=1e-5)
     done = Rows(x, y)
-    assert score_stream(model, done, tmp_path, batch_size=8, part_rows=16) == 50 and done.asked == 0
+    assert score(model, done, tmp_path) == 50 and done.asked == 0
+    (tmp_path / "part-00001.parquet").unlink()
+    with pytest.raises(Problem, match="run score_stream again"):
+        read_scores(tmp_path)
+    assert score(model, Rows(x, y), tmp_path) == 50, "a part that was lost is made again"
+    assert torch.equal(read_scores(tmp_path), read_scores(tmp_path / "whole"))
+    (tmp_path / "part-00001.parquet").write_bytes(b"PAR1 and nothing that holds")
+    with pytest.raises(Problem, match="delete it, then run score_stream again"):
+        read_scores(tmp_path)
 
 
-def test_a_stream_that_became_shorter_is_refused(case: tuple, tmp_path: Path) -> None:
-    model, x, y, _ = case
-    with pytest.raises(ConnectionError):
-        score_stream(model, Rows(x, y, breaks=45), tmp_path, batch_size=8, part_rows=16)
-    for short in (Rows(x[:20], y[:20]), TensorDataset(x[:20], y[:20]), DataLoader(Rows(x[:20], y[:20]), 8)):
-        with pytest.raises(Problem, match="ends before row 32"):
-            score_stream(model, short, tmp_path, batch_size=8, part_rows=16)
-
-
-def test_a_row_is_named_by_its_number_in_the_stream(case: tuple, tmp_path: Path) -> None:
+def test_a_sample_is_named_by_its_number_in_the_stream(case: tuple, tmp_path: Path) -> None:
     with pytest.raises(Problem, match=r"do not make a batch .*collate_fn"):
         score_stream(case[0], iter([(torch.zeros(6), 0), (torch.zeros(5), 1)]), tmp_path)
     model, x, y, _ = case
     x = x.clone()
     x[37] = float("nan")
     with pytest.raises(Problem, match="the first in row 37"):
-        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
+        score(model, Rows(x, y), tmp_path)
 
 
-def whole(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> Tensor:
-    score_stream(model, Rows(x, y), path, batch_size=8, part_rows=16)
-    return read_scores(path)
+class Counted(nn.Linear):
+    """A state that is not all tensors."""
+
+    seen = 1
+
+    def get_extra_state(self) -> Any:
+        return self.seen
 
 
 def test_other_models_options_and_empty_streams_are_refused(case: tuple, tmp_path: Path) -> None:
     model, x, y, _ = case
-    score_stream(model, Rows(x, y), tmp_path / "a")
+    with pytest.raises(Problem, match="no linear layer"):
+        score(model, Rows(x, y), tmp_path / "a", head="absent")
+    chosen = {"parameters": lambda name: name.startswith("2")}
+    for path, options in (("a", {}), ("b", chosen), ("c", {"head": model[2]})):
+        for _ in range(2):
+            assert score(model, Rows(x, y), tmp_path / path, chunk=7, **options) == 50
+    assert "0x" not in (tmp_path / "b" / "stream.json").read_text(), "the same words in every process"
     with pytest.raises(Problem, match="another options"):
-        score_stream(model, Rows(x, y), tmp_path / "a", p=1)
+        score(model, Rows(x, y), tmp_path / "a", p=1)
+    with pytest.raises(Problem, match="another options"):
+        score(model, Rows(x, y), tmp_path / "b", parameters=lambda _: True)
+    counted = Counted(6, 3)
+    score(counted, Rows(x, y), tmp_path / "counted")
+    counted.seen = 2
     with torch.no_grad():
         model[0].weight += 1
-    with pytest.raises(Problem, match="another model"):
-        score_stream(model, Rows(x, y), tmp_path / "a")
-    with pytest.raises(Misuse, match="no rows"):
-        score_stream(model, [], tmp_path / "b")
+    for changed, path in ((model, "a"), (counted, "counted")):
+        with pytest.raises(Problem, match="another model"):
+            score(changed, Rows(x, y), tmp_path / path)
+    (tmp_path / "b" / "stream.json").unlink()
+    with pytest.raises(Problem, match="scores of another"):
+        score(model, Rows(x, y), tmp_path / "b", **chosen)
+    with pytest.raises(Misuse, match="no samples"):
+        score(model, [], tmp_path / "empty")
     with pytest.raises(Misuse, match="at least 1"):
-        score_stream(model, Rows(x, y), tmp_path / "c", part_rows=0)
-    (tmp_path / "a" / "part-00000.parquet").write_bytes(b"broken")
-    with pytest.raises(Problem, match="cannot read"):
-        read_scores(tmp_path / "a")
+        score(model, Rows(x, y), tmp_path / "none", part_rows=0)
 
 
 SLOW = """
@@ -157,61 +183,3 @@ def test_a_process_that_is_killed_loses_at_most_a_part(tmp_path: Path) -> None:
     truth = gradient_norms(nn.Linear(4, 3), TensorDataset(x, y))
     assert torch.allclose(read_scores(folder), truth, rtol=1e-5)
     assert not [path for path in folder.iterdir() if path.suffix == ".part"]
-
-
-def test_a_mistake_does_not_spoil_the_folder(case: tuple, tmp_path: Path) -> None:
-    model, x, y, _ = case
-    with pytest.raises(Problem, match="no layer"):
-        score_stream(model, Rows(x, y), tmp_path, head="absent")
-    assert score_stream(model, Rows(x, y), tmp_path) == 50
-    assert score_stream(model, Rows(x, y), tmp_path, p=2.0, chunk=7) == 50, "the usual values, said"
-
-
-def test_options_are_the_same_in_every_process(case: tuple, tmp_path: Path) -> None:
-    model, x, y, _ = case
-    last = list(model.modules())[-1]
-    name = next(name for name, module in model.named_modules() if module is last)
-    kept = []
-    for number, chosen in enumerate(({"parameters": lambda each: each.startswith(name)}, {"head": last})):
-        score_stream(model, Rows(x, y), tmp_path / str(number), **chosen)
-        kept.append((tmp_path / str(number) / "stream.json").read_text())
-    assert "0x" not in kept[0] and name in kept[0] and name in kept[1]
-    with pytest.raises(Problem, match="another options"):
-        score_stream(model, Rows(x, y), tmp_path / "0", parameters=lambda _: True)
-
-
-def test_a_part_that_was_lost_is_made_again(case: tuple, tmp_path: Path) -> None:
-    model, x, y, _ = case
-    score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
-    before = read_scores(tmp_path)
-    (tmp_path / "part-00001.parquet").unlink()
-    with pytest.raises(Problem, match="run score_stream again"):
-        read_scores(tmp_path)
-    assert score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16) == 50
-    assert torch.equal(read_scores(tmp_path), before)
-    (tmp_path / "part-00001.parquet").write_bytes(b"PAR1 and nothing that holds")
-    with pytest.raises(Problem, match="delete it, then run score_stream again"):
-        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
-
-
-def test_parts_of_unknown_origin_are_not_taken_for_ours(case: tuple, tmp_path: Path) -> None:
-    model, x, y, _ = case
-    score_stream(nn.Linear(6, 3), Rows(x, y), tmp_path, batch_size=8, part_rows=16)
-    (tmp_path / "stream.json").unlink()
-    with pytest.raises(Problem, match="scores of another"):
-        score_stream(model, Rows(x, y), tmp_path, batch_size=8, part_rows=16)
-
-
-def test_a_network_whose_state_is_not_all_tensors(case: tuple, tmp_path: Path) -> None:
-    class Counted(nn.Linear):
-        seen = 1
-
-        def get_extra_state(self) -> Any:
-            return self.seen
-
-    _, x, y, _ = case
-    model = Counted(6, 3)
-    assert score_stream(model, Rows(x, y), tmp_path) == 50
-    model.seen = 2
-    with pytest.raises(Problem, match="another model"):
-        score_stream(model, Rows(x, y), tmp_path)

@@ -352,30 +352,22 @@ class Head:
 
         with watching([self.layer], see):
             logits = call(model, batch.x)
-        if len(seen) != 1:
-            raise self.unfit(f"ran {len(seen)} times in one pass; it must run once per sample")
-        (entering, out), rows, (k, h) = seen.pop(), len(batch), self.layer.weight.shape[:2]
-        if getattr(self.layer, "groups", 1) != 1:
-            raise self.unfit("is a grouped convolution, whose gradient is no outer product")
-        if entering.numel() != rows * h or out.numel() != rows * k:
-            raise self.unfit(
-                f"maps {tuple(entering.shape)} to {tuple(out.shape)}: one feature per position, not per sample, so "
-                "its gradient is no outer product"
+        rows, (k, h) = len(batch), self.layer.weight.shape[:2]
+        entering, out = seen[-1] if seen else (logits, logits)
+        fits = len(seen) == 1 and entering.numel() == rows * h and out.numel() == rows * k  # h is less of a grouped one
+        if (
+            not fits
+            or not same(out, logits, shifted=True)
+            or not (self.is_proven or only_multiplies(self.layer, *seen[0]))
+        ):
+            weight = f"{self.name}.weight".lstrip(".")
+            raise Problem(
+                f"the layer '{self.name}' does not give the model's logits as the plain product of its weight and one "
+                f"feature per sample; name another with head=, or pass parameters='{weight}', "
+                "which takes a backward pass and asks nothing of the layer"
             )
-        if not same(out, logits, shifted=True):
-            raise self.unfit(f"gives {tuple(out.shape)}, which is not what the model returns: {tuple(logits.shape)}")
-        if not self.is_proven and not only_multiplies(self.layer, entering, out):
-            raise self.unfit("changes its input, its weight or its output beside the product of the two")
         self.is_proven = True
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
-
-    def unfit(self, reason: str) -> Problem:
-        """What to say of a layer that the closed form does not hold for."""
-        weight = f"{self.name}.weight" if self.name else "weight"
-        return Problem(
-            f"the layer '{self.name}' {reason}; name another with head=, or pass parameters='{weight}', which takes a "
-            "backward pass and asks nothing of the layer"
-        )
 
 
 # The one look: what a network makes of every sample, batch by batch

@@ -58,10 +58,8 @@ def norm(x: Tensor, p: float) -> Tensor:
 
 def check_norm(p: float, power: float) -> None:
     """Refuse a norm or power that ranks nothing."""
-    if not p > 0:
-        raise Misuse(f"p must be above 0 (inf for the largest entry), got {p:g}")
-    if p < SMALLEST_P:
-        raise Misuse(f"p={p:g} overflows: a norm of n entries grows with n^(1/p); take p of at least {SMALLEST_P:g}")
+    if not p >= SMALLEST_P:
+        raise Misuse(f"p must be at least {SMALLEST_P:g} (inf for the largest entry), got {p:g}")
     if not (power > 0 and math.isfinite(power)):
         raise Misuse(f"power must be above 0, got {power:g}")
 

@@ -23,6 +23,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_state_kept, split_item
 from debiaser.learn.gradient_norms import checked, norms_of
+from debiaser.learn.layerwise import choose
 
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 
@@ -136,7 +137,9 @@ def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     """What decides the scores, in words that are the same in another process: the weights, and the options given."""
     digest = hashlib.blake2b(digest_size=10)
     add_state(digest, bare(model).state_dict())
-    words = {name: getattr(each, "__qualname__", repr(each)) for name, each in options.items() if name != "chunk"}
+    words = {name: repr(each) for name, each in options.items() if name != "chunk"}
+    if callable(options.get("parameters")):  # a function by what it chooses
+        words["parameters"] = repr(list(choose(bare(model), options["parameters"])))
     return {"model": digest.hexdigest(), "options": words}
 
 
