@@ -3,10 +3,10 @@
 import lightning.pytorch as pl
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser.data.benchmarks import digits
-from debiaser.integrations.lightning import DebiasedData, DebiasedSampling
+from debiaser.integrations.lightning import DebiasedSampling
 from debiaser.learn.forward import predict
 from debiaser.learn.nets import SimConv1
 
@@ -36,7 +36,7 @@ def main(epochs: int = 6) -> dict[str, float]:
     sampling = DebiasedSampling(TensorDataset(train.x, train.y), biased_epochs=2)
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[sampling], **dict.fromkeys(quiet, False))
-    trainer.fit(model := Classifier(), datamodule=DebiasedData(sampling, batch_size=64))
+    trainer.fit(model := Classifier(), DataLoader(sampling.dataset, 64, sampler=sampling.sampler))
     against = data.truth["train"].conflicting(data.train.y) == 1
     return {
         "accuracy": float((predict(model, data.test.batches(500)).argmax(1) == data.test.y).float().mean()),

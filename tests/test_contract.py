@@ -55,21 +55,19 @@ VECTORS = {"vanilla": set(), "pgd": {"score"}, "lff": {"weight"}, "jtt": {"error
 VECTORS |= {"bpa": {"cluster", "weight"}, "cnc": {"slice", "error"}, "eiil": {"environment"}, "george": {"cluster"}}
 
 
+@pytest.fixture(autouse=True)
+def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "umap", None)  # slow to start; PCA does
+
+
 def method_of(variant: str) -> Any:
     method, changes = VARIANTS[variant]
     return new_spec("digits", method, epochs=1, changes=changes).new_method()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_method(
-    variant: str,
-    tiny_task: Callable[..., Task],
-    benchmark_digits: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_method(variant: str, tiny_task: Callable[..., Task], benchmark_digits: Benchmark, tmp_path: Path) -> None:
     """What comes out; the same again, also from a run that was killed twice, and something else of another seed."""
-    monkeypatch.setitem(sys.modules, "umap", None)  # slow to start; PCA does
     method, count, recipe = method_of(variant), Kill(), Recipe(epochs=2, batch_size=64, lr=0.05)
     task = tiny_task(recipe=recipe)
     with listening(count):

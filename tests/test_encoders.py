@@ -6,6 +6,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.data.cache import user_cache
 from debiaser.data.sources import KEPT, WEIGHTS, Weights, digest
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.encoders import EfficientNetLite0, Encoder, SameConv, find_encoder, preprocessing
+from debiaser.learn.encoders import Encoder, Unit, find_encoder, preprocessing
 from debiaser.progress import listening
 
 NOT_RUN = "are not here (`debiaser data get {}`): this test did not run"
@@ -54,41 +55,19 @@ def text_encoder() -> Encoder:
 # --- the network ----------------------------------------------------------------------------------------------------
 
 
-def random_net() -> EfficientNetLite0:
-    torch.manual_seed(0)
-    net = EfficientNetLite0().eval()
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 1.5)
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.bias, 0, 0.1)
-    return net
-
-
-def test_efficientnet_lite0_has_the_published_parameters() -> None:
-    """4,652,008 with the last layer of 1,000 classes, which we leave out."""
-    assert sum(p.numel() for p in EfficientNetLite0().parameters()) == 4_652_008 - 1000 * 1280 - 1000
-
-
-@pytest.mark.parametrize("kernel", [3, 5])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
+def test_a_unit_is_convolution_norm_and_gate_with_the_padding_of_tensorflow() -> None:
     """ceil(n / stride) outputs; what padding they need is split in two, the larger half after."""
-    conv, n = SameConv(2, 3, kernel, stride, 1), 8
-    needed = max((-(-n // stride) - 1) * stride + kernel - n, 0)
-    first, second = needed // 2, needed - needed // 2
-    x = torch.rand(1, 2, n, n)
-    wanted = F.conv2d(F.pad(x, (first, second, first, second)), conv.weight, stride=stride)
-    torch.testing.assert_close(conv(x), wanted)
-
-
-def test_fusing_changes_nothing_but_speed() -> None:
-    x = torch.rand(2, 3, 64, 64) * 2 - 1
-    with torch.inference_mode():
-        wanted, found = random_net()(x), random_net().fused()(x)
-    assert wanted.std() > 0.01
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    torch.manual_seed(0)
+    for kernel, stride, gate in product((3, 5), (1, 2), (True, False)):
+        weight, x, n = torch.randn(4, 3, kernel, kernel), torch.randn(2, 3, 8, 8), 8
+        mean, variance, scale, shift = torch.randn(4), torch.rand(4) + 0.5, torch.rand(4) + 0.5, torch.randn(4)
+        unit = Unit(3, 4, kernel, stride, gate=gate)
+        unit.load(weight, {"running_mean": mean, "running_var": variance, "weight": scale, "bias": shift})
+        needed = max((-(-n // stride) - 1) * stride + kernel - n, 0)
+        first, second = needed // 2, needed - needed // 2
+        wanted = F.conv2d(F.pad(x, (first, second, first, second)), weight, stride=stride)
+        wanted = F.batch_norm(wanted, mean, variance, scale, shift, eps=1e-3)
+        torch.testing.assert_close(unit(x), F.relu6(wanted) if gate else wanted, rtol=1e-4, atol=1e-4)
 
 
 # --- our own encoders -----------------------------------------------------------------------------------------------
@@ -359,7 +338,7 @@ def test_what_is_no_model_is_told(library: Any, tmp_path: Path) -> None:
         str(tmp_path / "empty"): "holds no config.json",
         str(tmp_path / "pickled"): "pickles are never loaded",
         str(tmp_path / "absent"): "there is no folder",
-        "no such name!": "neither a folder nor the name",
+        "no such name!": "neither a folder nor to be had",
         "debiaser-tests/no-such-model": "hub",  # unreachable or unknown: either is told
     }
     for name, line in told.items():

@@ -84,7 +84,7 @@ def test_what_cannot_work_is_refused(work: dict[str, Any]) -> None:
     said = work["refusals"]
     assert "do not agree on the run" in said["agree"] and said["agreed"] == ""
     assert "no longer hold the same weights" in said["drift"]
-    assert "a batch of 3 cannot train BatchNorm" in said["small"] and "at least 4 for 2 processes" in said["small"]
+    assert "a batch_size of 3 leaves some of 2 processes" in said["small"] and "at least 4" in said["small"]
 
 
 def rank_of(process: int) -> str:
@@ -179,7 +179,7 @@ def test_bf16_as_a_command(command: Any) -> None:
     assert full.last_json["metrics"]["valid"] - half.last_json["metrics"]["valid"] < 15
 
 
-def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert launched() == ALONE == Processes(0, 1)
@@ -188,9 +188,6 @@ def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch, caplog: py
     split = Split.of(torch.arange(10.0)[:, None], torch.zeros(10))
     (found,) = ALONE.over(split, 3, lambda batches: (torch.cat([batch.x for batch in batches]),))
     assert found[:, 0].tolist() == list(range(10))
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
-    with joined("cpu") as processes:
-        assert processes is ALONE and "accelerate launch started one process" in caplog.text
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(Misuse, match="WORLD_SIZE=two"):
         launched()

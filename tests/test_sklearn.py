@@ -108,5 +108,5 @@ def test_the_example() -> None:
 
 
 def test_a_batch_of_one(data: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(Misuse, match=r"a batch of 1 cannot train .* at least 2$"):
+    with pytest.raises(Misuse, match=r"a batch_size of 1 leaves .* at least 2$"):
         DebiasedClassifier(batch_size=1).fit(*data)

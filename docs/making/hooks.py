@@ -216,7 +216,7 @@ def reference_page() -> str:
     large = [name for name in names if name[0].isupper()]
     integrations = {
         "sklearn": ["DebiasedClassifier"],
-        "lightning": ["DebiasedSampling", "DebiasedData"],
+        "lightning": ["DebiasedSampling"],
         "transformers": ["DebiasedTrainer"],
     }
     others = [f"integrations.{module}.{name}" for module, named in integrations.items() for name in named]

@@ -1,11 +1,11 @@
-"""PGD inside a Lightning training: a callback that owns the sampler, and a data module that uses it."""
+"""PGD inside a Lightning training: a callback that owns the sampler."""
 
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 
 from debiaser.errors import Misuse
 from debiaser.integrations import check_sampler, check_scores, framework
@@ -15,7 +15,7 @@ from debiaser.learn.sampler import ScoreSampler, Shuffle
 
 pl = framework("lightning.pytorch", "lightning")
 log = logging.getLogger("debiaser")
-REMEDY = "pass Trainer(use_distributed_sampler=False) and DebiasedData(sampling), or a DataLoader with sampling.sampler"
+REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
 
 
 class PhasedSampler(Sampler[int]):
@@ -70,7 +70,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     >>> sampling = DebiasedSampling(dataset, biased_epochs=1)
     >>> trainer = lightning.Trainer(max_epochs=2, callbacks=[sampling], **quiet)
-    >>> trainer.fit(module, datamodule=DebiasedData(sampling, batch_size=16))
+    >>> trainer.fit(module, DataLoader(dataset, batch_size=16, sampler=sampling.sampler))
     >>> sampling.scores.shape == (len(dataset),)
     True
     """
@@ -106,8 +106,6 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             raise Misuse(
                 f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
             )
-        if (samples := len(self.dataset)) < trainer.world_size:
-            raise Misuse(f"{samples} samples leave some of {trainer.world_size} processes with none; start fewer")
         self.sampler.rank, self.sampler.size = trainer.global_rank, trainer.world_size
         if self.scores is None:
             if not isinstance(getattr(pl_module, self.loss, None), nn.Module):
@@ -157,20 +155,3 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
             self.sampler.scores = check_scores(scores, len(self.dataset), "the checkpoint", remedy)
-
-
-class DebiasedData(pl.LightningDataModule):  # type: ignore[misc, name-defined]
-    """Loaders for a training with `DebiasedSampling`: the callback's dataset and sampler, and validation data."""
-
-    def __init__(self, sampling: DebiasedSampling, valid: Any = None, batch_size: int = 128, workers: int = 0) -> None:
-        super().__init__()
-        self.sampling, self.valid, self.batch_size, self.workers = sampling, valid, batch_size, workers
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """The training data, by the callback's sampler."""
-        sampler = self.sampling.sampler
-        return DataLoader(self.sampling.dataset, self.batch_size, sampler=sampler, num_workers=self.workers)
-
-    def val_dataloader(self) -> Any:
-        """The validation data in order; no loader where there are none."""
-        return [] if self.valid is None else DataLoader(self.valid, self.batch_size, num_workers=self.workers)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.io import derive, numpy_stream
+from debiaser.io import numpy_stream
 
 log = logging.getLogger("debiaser")
 
@@ -120,29 +120,23 @@ def reduce_features(
     """Both sets of points in fewer dimensions; the map is learnt on (at most `limit` of) the first."""
     if how == "none" or len(points) == 1:  # of one row there is nothing to learn
         return points, others
-    sample = points[chosen_rows(len(points), limit, seed)]
-    reducer, threads = new_reducer(how, sample, components, seed), torch.get_num_threads()
+    from sklearn.decomposition import PCA
+
+    sample, threads = points[chosen_rows(len(points), limit, seed)], torch.get_num_threads()
+    reducer: Any = PCA(min(components, *sample.shape), random_state=seed % 2**32)
+    if how == "umap" and len(sample) <= 2 * NEIGHBOURS:
+        log.warning("%d samples are too few for UMAP (over %d): PCA instead", len(sample), 2 * NEIGHBOURS)
+    elif how == "umap":
+        try:
+            reducer = importlib.import_module("umap").UMAP(
+                n_neighbors=NEIGHBOURS, min_dist=0.0, n_components=components, random_state=seed % 2**32, n_jobs=1
+            )
+        except ImportError as error:
+            log.warning("UMAP is not installed (%s): PCA instead; for UMAP: pip install 'debiaser[umap]'", error)
     reducer.fit(sample)
     reduced = [reducer.transform(each) if len(each) else np.empty((0, components)) for each in (points, others)]
     torch.set_num_threads(threads)  # UMAP's compiler sets the number of all cores for the whole process
     return np.asarray(reduced[0], dtype=np.float64), np.asarray(reduced[1], dtype=np.float64)
-
-
-def new_reducer(how: str, sample: Points, components: int, seed: int) -> Any:
-    """UMAP where it is asked for, installed and has rows enough; else PCA, and a warning says so."""
-    from sklearn.decomposition import PCA
-
-    if how == "umap":
-        if len(sample) <= 2 * NEIGHBOURS:
-            log.warning("%d rows are too few for UMAP (over %d): PCA instead", len(sample), 2 * NEIGHBOURS)
-        else:
-            try:
-                return importlib.import_module("umap").UMAP(
-                    n_neighbors=NEIGHBOURS, min_dist=0.0, n_components=components, random_state=seed % 2**32, n_jobs=1
-                )
-            except ImportError as error:
-                log.warning("UMAP is not installed (%s): PCA instead; for UMAP: pip install 'debiaser[umap]'", error)
-    return PCA(min(components, *sample.shape), random_state=seed % 2**32)
 
 
 def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, limit: int = FIT_ROWS) -> Assign:
@@ -205,8 +199,3 @@ def spherical_kmeans(points: Points, k: int, seed: int) -> Groups:
     if (found := len(np.unique(nearest))) < len(centres):
         log.warning("%d of %d clusters came out empty and are left out", len(centres) - found, len(centres))
     return consecutive(nearest)
-
-
-def stream_seed(seed: int, *names: object) -> int:
-    """A seed of its own for a clustering of this name."""
-    return derive(seed, "groups", *names)

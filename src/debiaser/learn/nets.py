@@ -86,20 +86,15 @@ class Layers(nn.Sequential):
             x = x.contiguous(memory_format=torch.channels_last)
         layers = list(self)
         while layers:
-            layer = layers.pop(0)
-            if layers and are_one(layer, layers[0], x):
+            layer: Any = layers.pop(0)
+            pool: Any = layers[0] if layers else None
+            pair = isinstance(layer, nn.BatchNorm2d) and layer.training and isinstance(pool, HalfDropoutPool)
+            if pair and pool.training and x.device.type == "cpu" and x.dtype == layer.weight.dtype:
                 x = norm_dropout_pool(layer, x)
                 layers.pop(0)
             else:
                 x = layer(x)
         return x
-
-
-def are_one(norm: Any, pool: nn.Module, x: Tensor) -> bool:
-    """Whether a BatchNorm2d and the dropout and pooling after it can run as one layer here."""
-    if not (isinstance(norm, nn.BatchNorm2d) and isinstance(pool, HalfDropoutPool) and norm.training and pool.training):
-        return False
-    return x.device.type == "cpu" and x.dtype == norm.weight.dtype
 
 
 def norm_dropout_pool(norm: Any, x: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
+from debiaser.io import derive
 from debiaser.learn.forward import Outputs, call
-from debiaser.learn.groups import Groups, spherical_kmeans, stream_seed, within_classes
+from debiaser.learn.groups import Groups, spherical_kmeans, within_classes
 from debiaser.learn.losses import Objective, Supervised, cross_entropy
 from debiaser.methods.task import Method, Task, bounded, choice
 
@@ -51,7 +52,7 @@ def class_clusters(outputs: Outputs, k: int, seed: int) -> Groups:
     """(n,) k clusters within each class by the cosine of features, numbered through all classes."""
     features = outputs.features.numpy()
     return within_classes(
-        outputs.labels.numpy(), lambda y, rows: spherical_kmeans(features[rows], k, stream_seed(seed, "bpa", y))
+        outputs.labels.numpy(), lambda y, rows: spherical_kmeans(features[rows], k, derive(seed, "groups", "bpa", y))
     )
 
 

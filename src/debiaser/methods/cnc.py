@@ -12,9 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.io import numpy_stream
+from debiaser.io import derive, numpy_stream
 from debiaser.learn.forward import Outputs, features_and_logits, last_layer
-from debiaser.learn.groups import Groups, fit_clusters, reduce_features, stream_seed
+from debiaser.learn.groups import Groups, fit_clusters, reduce_features
 from debiaser.learn.losses import Objective, Supervised, cross_entropy
 from debiaser.methods.task import Method, Task, bounded, choice
 
@@ -64,8 +64,8 @@ class CNC(Method):
         from sklearn.metrics import confusion_matrix
 
         features, labels, classes = outputs.features.double().numpy(), outputs.labels.numpy(), outputs.logits.shape[1]
-        points, _ = reduce_features(features, features[:0], "umap", 2, stream_seed(seed, "cnc", "reduce"))
-        clusters = fit_clusters(points, classes, "gmm", stream_seed(seed, "cnc", "clusters"), starts=10)(points)
+        points, _ = reduce_features(features, features[:0], "umap", 2, derive(seed, "groups", "cnc", "reduce"))
+        clusters = fit_clusters(points, classes, "gmm", derive(seed, "groups", "cnc", "clusters"), starts=10)(points)
         agreement = confusion_matrix(clusters, labels, labels=range(classes))
         _, names = linear_sum_assignment(agreement, maximize=True)  # the best of all permutations, without trying them
         return names[clusters].astype(np.int64)  # type: ignore[no-any-return]

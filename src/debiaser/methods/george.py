@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.errors import Misuse
+from debiaser.io import derive
 from debiaser.learn import groups
-from debiaser.learn.groups import Assign, Groups, Points, Silhouettes, distinct, fit_clusters, stream_seed
+from debiaser.learn.groups import Assign, Groups, Points, Silhouettes, distinct, fit_clusters
 from debiaser.learn.losses import GroupDRO, Supervised, cross_entropy
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
@@ -65,7 +66,7 @@ class GEORGE(Method):
 
         def of_class(label: int, rows: Groups) -> Groups:
             others = None if valid is None else valid.features[valid.labels == int(label)]
-            seed = stream_seed(task.seed, "george", label)
+            seed = derive(task.seed, "groups", "george", label)
             return self.class_clusters(train.features[rows], losses[rows], others, seed)
 
         return groups.within_classes(train.labels.numpy(), of_class)
@@ -89,7 +90,7 @@ class GEORGE(Method):
         for parent in np.unique(parents):
             inside, also = parents == parent, other_parents == parent
             k = min(self.pieces, distinct(points[inside]))
-            cut = fit_clusters(points[inside], k, self.cluster, stream_seed(seed, parent))
+            cut = fit_clusters(points[inside], k, self.cluster, derive(seed, "groups", parent))
             pieces[inside] += cut(points[inside])
             other_pieces[also] += cut(others[also])
         return pieces, other_pieces
