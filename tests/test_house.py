@@ -125,13 +125,13 @@ def docstrings(tree: ast.Module, _room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 250,
+    "(top)": 256,
     "auditing": 3110,
     "cli": 1010,
     "data": 4040,
-    "integrations": 320,
-    "learn": 2470,
-    "methods": 810,
+    "integrations": 308,
+    "learn": 2320,
+    "methods": 800,
     "paper": 3110,
     "report": 1780,
 }

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_HOMES = {  # of the others, which are methods: the module of that name
     "debiaser.auditing.api": ("audit", "debias"),
     "debiaser.learn.gradient_norms": ("gradient_norms",),
     "debiaser.learn.losses": ("GCELoss",),
     "debiaser.learn.recipe": ("Recipe",),
     "debiaser.learn.sampler": ("ScoreSampler",),
     "debiaser.learn.streams": ("read_scores", "score_stream"),
-    **{
-        f"debiaser.methods.{name.lower()}": (name,)
-        for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")
-    },
 }
 
 __all__ = [
@@ -62,9 +58,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'debiaser' has no attribute '{name}'")
+    home = next((module for module, names in _HOMES.items() if name in names), f"debiaser.methods.{name.lower()}")
     return getattr(importlib.import_module(home), name)
 
 
