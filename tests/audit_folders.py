@@ -5,12 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-COLOURS = np.array(
-    [
-        *([230, 25, 75], [60, 180, 75], [255, 225, 25], [0, 130, 200], [245, 130, 48]),
-        *([145, 30, 180], [70, 240, 240], [240, 50, 230], [210, 245, 60], [170, 255, 195]),
-    ]
-)
+COLOURS = np.random.default_rng(4).integers(60, 256, (10, 3))
 VOCABULARY = ("the", "film", "was", "a", "long", "quiet", "story", "about", "people", "who", "talk", "in", "rain")
 Audit = dict[str, Any]  # the keywords of `write_audit_page`
 
@@ -32,13 +27,9 @@ def coloured_digits(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.n
     return (grey * COLOURS[colour][:, None, None]).astype(np.uint8), label, colour, mistaken
 
 
-DUPLICATES = [
-    {"ids": ["a/7.png", "b/9.png"], "across": True},
-    {"ids": ["a/1.png", "a/2.png"], "across": False},
-]
 HEALTH = {
     "ok": False,
-    "findings": [{"what": "Class 3 collapsed.", "why": "It has few rows.", "do": "Add some, or join it."}],
+    "findings": [{"what": "Class 3 collapsed.", "why": "It has few samples.", "do": "Add some, or join it."}],
     "easy_accuracy": estimate(88.0, 86.0, 90.0),
     "plain_accuracy": estimate(93.0, 91.0, 95.0),
 }
@@ -63,74 +54,52 @@ SUSPECTS = [
     | {"values": [], "empty": []},
 ]
 PRICE = {
-    "gain": estimate(37.5, 31.0, 44.0),
-    "cost": estimate(1.2, 0.4, 2.0),
     "break_even": estimate(3.1, 2.0, 4.6),
     "before": {"follow": 97.0, "against": 41.0},
     "after": {"follow": 95.8, "against": 78.5},
-    "sentence": "Better if more than 3.1% [2.0, 4.6] of the cases in the field go against the rule.",
+    "sentence": "Better if more than 3.1% [2.0, 4.6] of the cases in the field go against the shortcut.",
 }
-
-
-def selection() -> dict[str, Any]:
-    """How the model was chosen among five."""
-    return {
-        "chosen": "PGD, 75% of draws by score",
-        "sentence": "Chosen on 120 validation rows: PGD, 75% of draws by score (88.0; vanilla 61.0).",
-        "candidates": [
-            {"name": name, "criterion": value, "error": 1.2, "worst_class": value - 4, "planted": value + 4}
-            | {"overall": 93.0, "vetoed": name.endswith("100% of draws by score")}
-            for name, value in (
-                ("vanilla (class-balanced)", 61.0),
-                ("augmentation only", 63.0),
-                ("PGD, 50% of draws by score", 84.0),
-                ("PGD, 75% of draws by score", 88.0),
-                ("PGD, 100% of draws by score", 87.5),
-            )
-        ],
-    }
+CANDIDATES = {"vanilla (class-balanced)": 61.0, "augmentation only": 63.0}
+CANDIDATES |= {f"PGD, {share}% of draws by score": value for share, value in ((50, 84.0), (75, 88.0), (100, 87.5))}
+SELECTION = {
+    "chosen": "PGD, 75% of draws by score",
+    "sentence": "Chosen on 120 validation samples: PGD, 75% of draws by score (88.0; vanilla 61.0).",
+    "candidates": [
+        {"name": name, "criterion": value, "error": 1.2, "worst_class": value - 4, "planted": value + 4}
+        | {"overall": 93.0, "vetoed": "100%" in name}
+        for name, value in CANDIDATES.items()
+    ],
+}
 
 
 def repair(names: list[str]) -> dict[str, Any]:
     """The models before and after with their controls, the test between them, and what it costs."""
     model = {"overall": {"mean": 91.2, "sd": 0.8}, "easy_misses": {"mean": 41.0, "sd": 3.0}, "groups": {}}
     model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}, "minus_vanilla": None}
-    minus = {"minus_vanilla": {"difference": 37.5, "interval": [31.0, 44.0]}}
-    better = {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, **minus}
+    difference = {"difference": 37.5, "interval": [31.0, 44.0]}
+    unknown = {"difference": None, "interval": [None, None], "p": None, "units": 0}
     return {
         "seeds": 3,
         "samples_seen": 70_000,
         "before": {"vanilla": model},
-        "after": {"PGD": better},
+        "after": {"PGD": {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, "minus_vanilla": difference}},
         "controls": {"augmentation only": model},
-        "test": {
-            "difference": 37.5,
-            "interval": [31.0, 44.0],
-            "p": 0.001,
-            "units": 120,
-            "on": "all held-out rows",
-            "easy_misses": {"difference": None, "interval": [None, None], "p": None, "units": 0},
-        },
+        "test": {**difference, "p": 0.001, "units": 120, "on": "all held-out rows", "easy_misses": unknown},
         "helped": True,
-        "sentence": "Training against the rule helped: 78.5% of the rows that the easy model misses are now right.",
-        "chosen": "PGD, 75% of draws by score",
-        "selection": selection(),
+        "sentence": "Training against the shortcut helped: 78.5% of what the biased model misclassifies is now right.",
+        "selection": SELECTION,
         "price": PRICE,
         "views_after": [view("colour", "Colour cast", 8.0, 0.2, True, rows=90)],
     }
 
 
 def plane() -> list[dict[str, Any]]:
-    """Forty points of each kind: how sure the easy and the judging model are of the label."""
+    """Forty points of each kind: how sure the biased and the judging model are of the label."""
+    centres = {"aligned": (0.95, 0.9), "conflicting": (0.05, 0.85), "mislabelled": (0.03, 0.06), "planted": (0.04, 0.8)}
     return [
         {"easy": float(a), "judge": float(b), "kind": kind}
-        for kind, easy, judge in (
-            ("aligned", 0.95, 0.9),
-            ("conflicting", 0.05, 0.85),
-            ("mislabelled", 0.03, 0.06),
-            ("planted", 0.04, 0.8),
-        )
-        for a, b in np.clip(np.random.default_rng(5).normal((easy, judge), 0.06, (40, 2)), 0, 1).tolist()
+        for kind, centre in centres.items()
+        for a, b in np.clip(np.random.default_rng(5).normal(centre, 0.06, (40, 2)), 0, 1).tolist()
     ]
 
 
@@ -148,10 +117,7 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "kind": kind,
         "examined": "a small network trained for this audit, five folds",
         "verdict": "biased",
-        "reasons": [
-            "The model follows the colour cast in 30% of swaps, chance 6%.",
-            "No other property passes 5 points.",
-        ],
+        "reasons": ["The model follows the colour cast in 30% of swaps, chance 6%.", "No other passes 5 points."],
         "n": n,
         "classes": classes,
         "units": 120,
@@ -159,7 +125,10 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "choices": {"network": "SimConv-1", "folds": "5", "seeds": "2", "size": "32 px"},
         "unreadable": [{"id": f"broken/{k}.png", "reason": "truncated file"} for k in range(30)],
         "left_out": [{"id": "odd/1.png", "reason": "no label"}],
-        "duplicates": DUPLICATES,
+        "duplicates": [
+            {"ids": ["a/7.png", "b/9.png"], "across": True},
+            {"ids": ["a/1.png", "a/2.png"], "across": False},
+        ],
         "health": HEALTH,
         "conflicting_share": estimate(0.135, 0.11, 0.16),
         "mislabelled_share": estimate(0.03, 0.02, 0.045),
@@ -167,14 +136,11 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "views": VIEWS,
         "suspects": SUSPECTS,
         "repair": repair(names),
-        "kinds": {"asserted": True, "why": ""},
-        "planted": {"sentence": "Checked on rows made on purpose: of 600 the easy model misses 97.0%."},
+        "kinds": {"why": ""},
+        "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),
         "plane": plane(),
-        "next": {
-            "sentences": ["Look at the pictures below, mark a few dozen, and run the audit again with your marks."],
-            "snippet": 'import debiaser\nresult = debiaser.debias("scans/clinic")\nresult.save("model")',
-        },
+        "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'},
         "triplets": [],
         "histogram": {
             "edges": edges.tolist(),

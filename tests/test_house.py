@@ -133,7 +133,7 @@ BUDGET = {
     "learn": 2320,
     "methods": 800,
     "paper": 3110,
-    "report": 1780,
+    "report": 1490,
 }
 
 

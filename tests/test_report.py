@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +99,10 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
 
 
-def said(*results: dict[str, Any]) -> Any:
-    return finding(summary_rows(results))
+def said(*results: dict[str, Any]) -> tuple[str, str]:
+    """The kind of finding, and all that it says."""
+    found = finding(summary_rows(results))
+    return found.kind, " ".join([found.headline, *found.sentences, *found.caveats])
 
 
 @pytest.fixture
@@ -111,15 +112,14 @@ def both(tmp_path: Path) -> list[Path]:
 
 
 def test_words_when_it_helped() -> None:
-    found = said(new_result("vanilla", 48.2, 99.1), new_result("pgd", 75.4, 98.9))
-    assert found.kind == "helped"
-    assert "75% of the pictures that go against the colour, plain training on 48%" in found.headline
-    assert found.sentences[0] == (
-        "The plain model follows the colour: it is right on 99% of the pictures that follow the shortcut"
-        " and 48% of those that go against it."
+    assert said(new_result("vanilla", 48.2, 99.1), new_result("pgd", 75.4, 98.9)) == (
+        "helped",
+        "PGD helped: it is right on 75% of the pictures that go against the colour, plain training on 48%. The plain"
+        " model follows the colour: it is right on 99% of the pictures that follow the shortcut and 48% of those that"
+        " go against it. PGD, without being told about the colour, is right on 75% of those, 27.2 points more. On the"
+        " pictures that follow the shortcut next to nothing changes (99% right). Both were trained on the same number"
+        " of samples seen (2,400). One seed each: another seed will give somewhat other numbers.",
     )
-    assert "without being told about the colour, is right on 75% of those, 27.2 points more." in found.sentences[1]
-    assert "the same number of samples seen (2,400)" in found.caveats[0]
 
 
 @pytest.mark.parametrize(
@@ -128,42 +128,33 @@ def test_words_when_it_helped() -> None:
 def test_words_when_it_did_not(conflicting: float, unbiased: float, kind: str) -> None:
     treated = new_result("pgd", conflicting)
     treated["metrics"]["unbiased"] = unbiased
-    found = said(new_result("vanilla", 48.0), treated)
-    assert found.kind == kind
-    assert "helped" not in found.headline
-    assert any("can be chance" in sentence for sentence in found.sentences) == (kind == "unclear")
+    found, words = said(new_result("vanilla", 48.0), treated)
+    assert found == kind and "helped" not in words and ("can be chance" in words) == (kind == "unclear")
 
 
 def test_words_for_other_lengths_of_training_a_better_rival_and_no_shortcut() -> None:
-    found = said(new_result("vanilla", 95.0, samples_seen=1000), new_result("pgd", 80.0), new_result("jtt", 90.0))
-    assert "little sign of following the colour" in found.sentences[0]
-    assert any("The best here on those is JTT with 90%" in sentence for sentence in found.sentences)
-    assert "did not see the same number of samples (plain 1,000, PGD 2,400)" in found.caveats[0]
+    _, words = said(new_result("vanilla", 95.0, samples_seen=1000), new_result("pgd", 80.0), new_result("jtt", 90.0))
+    assert "little sign of following the colour" in words and "The best here on those is JTT with 90%" in words
+    assert "did not see the same number of samples (plain 1,000, PGD 2,400)" in words
 
 
 @pytest.mark.parametrize(("method", "other"), [("vanilla", "a run of PGD"), ("pgd", "a plain run")])
 def test_words_for_a_single_method(method: str, other: str) -> None:
-    found = said(new_result(method, 48.0))
-    assert found.kind == "single"
-    assert f"There is nothing to compare it with yet: {other}" in found.sentences[1]
+    kind, words = said(new_result(method, 48.0))
+    assert kind == "single" and f"There is nothing to compare it with yet: {other}" in words
 
 
 def test_spread_over_seeds_decides_too() -> None:
     plain = [new_result("vanilla", value, seed=seed) for seed, value in enumerate((40.0, 60.0, 50.0))]
     steady = [new_result("pgd", value + 9, seed=seed) for seed, value in enumerate((40.0, 60.0, 50.0))]
     erratic = [new_result("pgd", value + 9, seed=seed) for seed, value in enumerate((60.0, 40.0, 50.0))]
-    assert said(*plain, *steady).kind == "helped"
-    assert said(*plain, *erratic).kind == "unclear"
+    assert said(*plain, *steady)[0] == "helped"
+    assert said(*plain, *erratic)[0] == "unclear"
 
 
 def test_numbers_in_words() -> None:
-    assert [percent(value) for value in (99.6, 99.99, 100, 0.2, 47.5)] == [
-        "99.6%",
-        "almost 100%",
-        "100%",
-        "0.2%",
-        "48%",
-    ]
+    told = [percent(value) for value in (99.6, 99.99, 100, 0.2, 47.5)]
+    assert told == ["99.6%", "almost 100%", "100%", "0.2%", "48%"]
     assert [duration(value) for value in (6.61, 200.0, 7500.0)] == ["6.6 s", "3 min 20 s", "2 h 05 min"]
     words = " ".join(score_words(new_result("pgd", 75.0), "pictures"))
     assert "are 5% of the training set and get 40% of the draws" in words
@@ -194,78 +185,48 @@ def test_rows_group_and_average_as_by_hand() -> None:
     elsewhere = new_result("pgd", 90.0, rho=0.01, key="elsewhere")
     copy = new_result("pgd", 70.0, seed=0)
     rows = summary_rows([*results, other, elsewhere, copy, new_result("vanilla", 40.0)])
-    assert [(row["rho"], row["label"]) for row in rows] == [
-        (0.01, "PGD"),
-        (0.05, "Vanilla"),
-        (0.05, "PGD, alpha 0.3"),
-        (0.05, "PGD, alpha 0.7"),
-    ]
-    last = rows[-1]
-    assert last["seeds"] == [0, 1, 2]
-    assert (last["conflicting"], last["conflicting_std"]) == (74.0, 4.0)
-    assert last["seconds"] == pytest.approx(6.6)
-    assert rows[0]["conflicting_std"] is None
+    shown = [(0.01, "PGD"), (0.05, "Vanilla"), (0.05, "PGD, alpha 0.3"), (0.05, "PGD, alpha 0.7")]
+    assert [(row["rho"], row["label"]) for row in rows] == shown
+    assert rows[-1]["seeds"] == [0, 1, 2], "a copy is no further seed"
+    assert [rows[-1][name] for name in ("conflicting", "conflicting_std")] == [74.0, 4.0]
+    assert rows[-1]["seconds"] == pytest.approx(6.6) and rows[0]["conflicting_std"] is None
     headings, cells = text_table(rows)
     assert headings[:3] == ["Method", "rho", "Unbiased"]
     assert cells[-1][:5] == ["PGD, alpha 0.7", "5%", "76.5 ± 3.6", "99.0 ± 0.0", "74.0 ± 4.0"]
 
 
-def test_page_shows_every_part(both: list[Path], tmp_path: Path) -> None:
+def test_page_shows_every_part_and_loads_nothing(both: list[Path], tmp_path: Path) -> None:
     page = page_of(both, tmp_path)
     text = text_of(page)
-    assert page.startswith("<!doctype html>")
-    assert "PGD helped: it is right on 75%" in text
-    assert "Of the 18 pictures shown that go against the shortcut, right: Vanilla on 0, PGD on 18." in text
-    assert "Vanilla errs on 18 of them; 18 times it names the class its colour usually means." in text
-    assert "debiaser train digits --method pgd --rho 0.05 --recipe fast --epochs 3 --net simconv1 --seed 0" in text
-    assert "stage border" in text
-    assert page.count('<svg class="figure"') == 3
-    assert page.count("data:image/webp;base64,") == 20 + sum(len(both_sides) for both_sides in sides(both[1]))
     with np.load(both[1] / "samples.npz") as samples:
         highest = int(samples["train_conflicting"].reshape(10, 2, 6)[:, 0].sum())
+        (first, *_) = scored_classes(dict(samples), [], "colour", 8)
     assert 10 < highest <= 20
-    assert f"{highest} of 60 among the highest scores, 0 of 60 among the lowest" in text
+    for words in (
+        "PGD helped: it is right on 75%",
+        "Of the 18 pictures shown that go against the shortcut, right: Vanilla on 0, PGD on 18.",
+        "Vanilla errs on 18 of them; 18 times it names the class its colour usually means.",
+        "debiaser train digits --method pgd --rho 0.05 --recipe fast --epochs 3 --net simconv1 --seed 0",
+        "stage border",
+        f"{highest} of 60 among the highest scores, 0 of 60 among the lowest",
+    ):
+        assert words in text
+    assert page.count('<svg class="figure"') == 3 and page.count("data:image/webp;base64,") == 20 + 120
+    scores = [float(image["words"].partition("score ")[2].partition(",")[0]) for image in first["highest"]]
+    assert scores == sorted(scores, reverse=True) and any(image["conflicting"] for image in first["highest"])
+    assert all(("goes against" in image["words"]) == image["conflicting"] for image in first["highest"])
     identifiers = re.findall(r'\bid="([^"]+)"', page)
-    assert len(identifiers) == len(set(identifiers))
-
-
-def sides(folder: Path) -> list[list[Any]]:
-    with np.load(folder / "samples.npz") as samples:
-        classes = scored_classes({name: samples[name] for name in samples.files}, [], "colour", 8)
-    return [entry[side] for entry in classes for side in ("highest", "lowest")]
-
-
-def test_scored_pictures_are_ordered_and_marked(both: list[Path]) -> None:
-    highest = sides(both[1])[0]
-    scores = [float(re.search(r"score ([\d.e+-]+)", picture["words"]).group(1)) for picture in highest]  # type: ignore[union-attr]
-    assert scores == sorted(scores, reverse=True)
-    assert any(picture["conflicting"] for picture in highest)
-    assert all(("goes against" in picture["words"]) == picture["conflicting"] for picture in highest)
+    assert len(identifiers) == len(set(identifiers)) and len(page) < 600_000
+    policy = page.partition('"Content-Security-Policy" content="')[2].partition('">')[0]
+    assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
+    sources = re.findall(r"(?:src|href|action|data|poster)=[\"']([^\"']*)", page)
+    assert all(source.startswith(("data:", "#")) for source in sources) and not re.search(r"@import|url\((?!#)", page)
+    svg = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= svg
 
 
 def test_code_in_texts_is_set_as_code_and_the_rest_stays_text() -> None:
     assert with_code("a `b<i>` <script> `") == "a <code>b&lt;i&gt;</code> &lt;script&gt; `"
-
-
-def test_hostile_names_are_text(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>\"' onload=alert(1) {{ 7*7 }} </style> $x$"
-    result = new_result("pgd", 75.0, classes=[evil] * 10, bias_name=evil, recipe=evil, environment={"commit": evil})
-    result["spec"]["fields"] = {evil: evil}
-    folder = write_run(tmp_path / "evil", result)
-    (folder / "history.csv").write_text((folder / "history.csv").read_text().replace("debiased", "<b>$evil$</b>"))
-    page = write_page(find_runs(folder), tmp_path / "page.html", title=evil).read_text()
-
-    class Tags(HTMLParser):
-        scripts = 0
-
-        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-            self.scripts += tag == "script"
-            assert not any(name.startswith("on") for name, _ in attributes)
-
-    reader = Tags()
-    reader.feed(page)
-    assert reader.scripts == 1
-    assert text_of(page).count(evil) > 10
 
 
 def test_missing_and_broken_files_are_said_in_words(both: list[Path], tmp_path: Path) -> None:
@@ -322,20 +283,6 @@ def test_same_input_same_bytes_in_another_process(both: list[Path], tmp_path: Pa
     assert other.read_text() == page_of(both[::-1], tmp_path)
 
 
-def test_nothing_is_loaded_from_elsewhere(both: list[Path], tmp_path: Path) -> None:
-    page = page_of(both, tmp_path)
-    assert len(page) < 600_000
-    policy = page.partition('"Content-Security-Policy" content="')[2].partition('">')[0]
-    assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
-    sources = re.findall(r"(?:src|href|action|data|poster)=[\"']([^\"']*)", page)
-    assert all(source.startswith(("data:", "#")) for source in sources)
-    assert not re.search(r"@import|url\((?!#)", page)
-    assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
-
-
 def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rho in (0.01, 0.05):
         for seed in (1, 2):
@@ -377,11 +324,10 @@ def test_histogram_axis_follows_the_tail() -> None:
         assert np.histogram(scores, edges)[0].sum() == len(scores)
 
 
-@pytest.mark.parametrize("name", ["deer", "pole vaulting", "not Blond_Hair", "a name that is far too long for it"])
-def test_the_name_of_a_column_fits_above_its_pictures(name: str) -> None:
-    font = fitting(["deer", name], CELL)
-    assert font.getlength(name) <= CELL or font.size == LETTERS[1]
-    assert font.size == LETTERS[0] or fitting(["deer"], CELL).size > font.size
+def test_the_name_of_a_column_fits_above_its_images() -> None:
+    sizes = [fitting(["deer", name], CELL).size for name in ("deer", "pole vaulting", "a name that is far too long")]
+    assert sizes[0] == LETTERS[0] > sizes[1] > sizes[2] == LETTERS[1]
+    assert fitting(["pole vaulting"], CELL).getlength("pole vaulting") <= CELL
 
 
 def test_many_pixels_are_averaged_and_few_shown_as_they_are(tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ def render_page(
 
     style, script = ("\n".join((HERE / name).read_text() for name in names) for names in (styles, scripts))
 
-    def hashed(text: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-    allowed = "'unsafe-inline'" if inline_style else hashed(style)
-    policy = f"default-src 'none'; img-src data:; style-src {allowed}; script-src {hashed(script)}"
+    digests = [hashlib.sha256(text.encode()).digest() for text in (style, script)]
+    hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    allowed = "'unsafe-inline'" if inline_style else hashes[0]
+    policy = f"default-src 'none'; img-src data:; style-src {allowed}; script-src {hashes[1]}"
     policy += "; base-uri 'none'; form-action 'none'"  # these two do not follow the first
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

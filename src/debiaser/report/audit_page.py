@@ -1,25 +1,28 @@
-"""One self-contained page of an audit, from what it found: `write_audit_page`."""
+"""One self-contained page of an audit, from what it found: `write_audit_page`.
+
+Accuracies, error rates, `follows` and `chance` are in percent, excesses in points, shares between 0 and 1.
+"""
 
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from pathlib import Path
+from pathlib import Path, PureWindowsPath  # which knows both kinds of slashes
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from debiaser.io import replacing
-from debiaser.report import render_page
-from debiaser.report.audit_words import page_parts
+from debiaser.report import figures, render_page, tables
 from debiaser.report.figures import TINY, data_uri, heat_uri
 
 Part = dict[str, Any]
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure", "unreadable")
 TEXTS = ("id", "path", "label", "predicted", "kind")
 NUMBERS = ("score", "probability", "rank", "p_conflicting", "p_mislabelled")
+MOST_SUSPECTS, MOST_FOREST = 40, 24
 
 
 def write_audit_page(
@@ -49,12 +52,21 @@ def write_audit_page(
     if "paths" in redact:
         findings, columns = without_paths(findings, columns)
     data = page_data(findings, columns, samples, swaps) | {"key": f"debiaser-{key}", "redacted": "paths" in redact}
+    # Those flagged first, then by how much they tell.
+    suspects = sorted(
+        findings["suspects"], key=lambda each: (not each["flagged"], each["chance"] - each["balanced_accuracy"])
+    )
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
         ("audit.js", "audit_table.js", "audit_review.js"),
         inline_style=False,
-        **page_parts(findings),
+        found=findings,
+        t=tables,
+        things="texts" if findings["kind"] == "text" else "pictures",
+        views=sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"])),
+        suspects=suspects[:MOST_SUSPECTS],
+        drawn=drawings(findings, suspects[:MOST_FOREST]),
         shown=data,
         hidden_images="images" in redact,
         hidden_paths="paths" in redact,
@@ -64,6 +76,31 @@ def write_audit_page(
         temporary.chmod(0o600)
         temporary.write_bytes(text.encode("utf-8", "replace"))  # half a character in a text must not stop the page
     return destination
+
+
+def drawings(findings: Part, suspects: Sequence[Part]) -> dict[str, Markup]:
+    """The figures that these findings give, by name."""
+    scores, points = (
+        findings["histogram"],
+        [(each["easy"], each["judge"], each["kind"]) for each in findings["plane"] or ()],
+    )
+    alt = "Histogram of the scores of all samples, and of those that the easy model misses"
+    counts = [("aligned", scores["all"]), ("conflicting", scores["easy_wrong"])]
+    xlabel = "score: how hard the sample pulls against the easy rule"
+    drawn = {"scores": figures.histogram(scores["edges"], counts, "scores", alt, True, xlabel)}
+    if points:
+        alt = f"Probability of the label for {len(points)} samples: easy model across, judging model up"
+        drawn["plane"] = figures.plane(points, alt)
+    if suspects:
+        lines = [(each["column"], each["balanced_accuracy"], each["chance"], each["flagged"]) for each in suspects]
+        alt = "How well each column tells the label: " + "; ".join(f"{name} {value:.0f}%" for name, value, *_ in lines)
+        drawn["forest"] = figures.forest(lines, alt[:500])
+    price = findings["repair"] and findings["repair"]["price"]
+    even: Part = price["break_even"] if price else {"low": None}
+    if even["low"] is not None and (even["low"] > 0 or even["high"] < 100):  # a band from end to end says nothing
+        here = findings["conflicting_share"]
+        drawn["price"] = figures.break_even(price["before"], price["after"], even, here, price["sentence"])
+    return drawn
 
 
 def as_json(data: Any) -> str:
@@ -95,27 +132,28 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
     clean: Part = _mapped({**findings, "reasons": reasons}, scrub)
     clean |= {"source": HIDDEN, "classes": findings["classes"]}
     clean["next"]["snippet"] = scrub(snippet.replace(findings["source"], "SOURCE"))
-    clean["suspects"] = [_without_values(each) for each in clean["suspects"]]
+    for suspect in clean["suspects"]:
+        if NAMED.search(suspect["column"]):  # a column made of names keeps its numbers and loses its values
+            values = [{**value, "value": f"value {number}"} for number, value in enumerate(suspect["values"], 1)]
+            suspect |= {"values": values, "empty": []}
     clean["duplicates"] = [
         {**entry, "ids": [numbers.get(name, HIDDEN) for name in entry["ids"]]} for entry in findings["duplicates"]
     ]
     for part in ("unreadable", "left_out"):
         clean[part] = []
         for name, reason in ((entry["id"], entry["reason"]) for entry in findings[part]):
-            for each in filter(None, (name, _bare(name))):  # its own name, however short
+            for each in filter(None, (name, PureWindowsPath(name).name)):  # its own name, however short
                 reason = reason.replace(each, HIDDEN)
             clean[part].append({"id": numbers.get(name, HIDDEN), "reason": scrub(reason)})
     total = len(columns["id"])
     return clean, {**columns, "id": [str(row) for row in range(total)], "path": [""] * total}
 
 
-def _bare(name: str) -> str:
-    return re.split(r"[/\\]", name)[-1]
-
-
 def _scrubber(names: set[str], source: str) -> Callable[[str], str]:
     """What takes the names out of a sentence, longest first so that no part of one remains."""
-    distinct = sorted(filter(DISTINCT.match, {*names, *map(_bare, names), source}), key=len, reverse=True)
+    distinct = sorted(
+        filter(DISTINCT.match, {*names, *(PureWindowsPath(name).name for name in names), source}), key=len, reverse=True
+    )
 
     def scrub(text: str) -> str:
         for name in distinct:
@@ -135,14 +173,6 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {key: _mapped(each, change) for key, each in value.items()}
     return value
-
-
-def _without_values(suspect: Part) -> Part:
-    """A column made of names keeps its numbers and loses its values."""
-    if not NAMED.search(suspect["column"]):
-        return suspect
-    values = [{**value, "value": f"value {number}"} for number, value in enumerate(suspect["values"], 1)]
-    return {**suspect, "values": values, "empty": []}
 
 
 # Which samples the page shows, and the data its script draws: each image or text once, wherever it appears

@@ -4,7 +4,6 @@ import base64
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -147,24 +146,22 @@ def score_bins(scores: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.linspace(low, high, BINS + 1), False
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One run's points (samples seen, accuracy, stage) in a line style from 0 to 7, and where its stages end."""
-
-    label: str
-    style: int
-    points: list[tuple[float, float, str]]
-    borders: list[float]
+Point = tuple[float, float, str]  # samples seen, accuracy, stage
 
 
 @on_page
-def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> Markup:
-    """Learning curves, with a dotted line where a run goes from one stage to the next."""
+def curves(series: Sequence[tuple[int, list[Point], list[float]]], ylabel: str, name: str, alt: str) -> Markup:
+    """Learning curves: each its line style from 0 to 7, its points, and where a stage ends, marked by a dotted line."""
     axes = _axes()
     axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
-    for curve in series:
-        _draw_stages(axes, curve)
-    borders = {border for curve in series for border in curve.borders}
+    for style, points, _ in series:
+        stages = list(dict.fromkeys(stage for *_, stage in points))
+        for stage in stages:  # a line each, all but the last one thin: some methods start anew or train two networks
+            seen, values = zip(*((x, y) for x, y, own in points if own == stage), strict=True)
+            line: Any = {"color": PAGE[f"series-{style}"], "linestyle": DASHES[style], "markersize": 3.2}
+            width, marker = 2.0 if stage == stages[-1] else 1.3, "o" if len(points) <= 40 else None
+            axes.plot(seen, values, linewidth=width, marker=marker, **line)
+    borders = {border for *_, borders in series for border in borders}
     for border in sorted(borders):
         axes.axvline(border, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
     if len(borders) == 1:
@@ -177,37 +174,7 @@ def curves(series: Sequence[Curve], ylabel: str, name: str, alt: str) -> Markup:
     return _svg(axes, name, alt)
 
 
-def _draw_stages(axes: Axes, curve: Curve) -> None:
-    """Each stage as a line of its own, all but the last one thin: some methods start anew or train two networks."""
-    stages = list(dict.fromkeys(stage for *_, stage in curve.points))
-    for stage in stages:
-        seen, values = zip(*((x, y) for x, y, own in curve.points if own == stage), strict=True)
-        line: Any = {"color": PAGE[f"series-{curve.style}"], "linestyle": DASHES[curve.style], "markersize": 3.2}
-        width, marker = 2.0 if stage == stages[-1] else 1.3, "o" if len(curve.points) <= 40 else None
-        axes.plot(seen, values, linewidth=width, marker=marker, **line)
-
-
 # Of an audit
-
-
-def bar(value: float, chance: float | None = None, excess: Found | None = None, null: float = 0.0) -> Markup:
-    """A bar from 0 to 100, the interval of its excess over chance as a whisker, and behind it the band that chance
-    gives: its mean, and what it reaches in 19 of 20 draws (`null`)."""
-
-    def rect(y: int, width: float, height: int, kind: str) -> str:
-        return f'<rect class="{kind}" y="{y}" width="{min(max(width, 0), 100):.1f}" height="{height}"/>'
-
-    def line(x1: float, y1: int, x2: float, y2: int, kind: str) -> str:
-        return f'<line class="{kind}" x1="{max(x1, 0):.1f}" y1="{y1}" x2="{min(x2, 100):.1f}" y2="{y2}"/>'
-
-    parts = [rect(4, 100, 10, "track-back")]
-    parts += [rect(1, max(chance, null), 16, "chance-band")] if chance is not None else []
-    parts += [rect(4, value, 10, "bar-fill")]
-    if chance is not None and excess is not None and excess["low"] is not None:
-        parts += [line(chance + excess["low"], 9, chance + excess["high"], 9, "whisker")]
-    parts += [line(chance, 0, chance, 18, "chance-line")] if chance is not None else []
-    head = '<svg class="bar-drawing" viewBox="0 0 100 18" preserveAspectRatio="none" aria-hidden="true">'
-    return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704 (numbers only)
 
 
 PLANE_COLOURS = {"aligned": "aligned", "conflicting": "conflicting", "mislabelled": "flipped", "unsure": "unknown"}

@@ -269,23 +269,20 @@ def curves(shown: Sequence[Shown], identity: str) -> Part:
     styles = [fixed[one.result["method"]] if one.result["method"] in fixed else next(free) for one in drawn]
     made = []
     for metric in ("unbiased", "conflicting"):
-        series = [curve(one, metric, style) for style, one in zip(styles, drawn, strict=True)]
-        ends = ", ".join(f"{line.label} ends at {percent(line.points[-1][1])}" for line in series if line.points)
+        series, ends = [], []
+        for style, one in zip(styles, drawn, strict=True):
+            history = [row for row in one.details.history or () if row["seen"] is not None]
+            borders = [row["seen"] for row, following in pairwise(history) if following["stage"] != row["stage"]]
+            if len(borders) >= len({row["stage"] for row in history}):
+                borders = []  # stages that take turns have no border
+            points = [(row["seen"], row[metric], row["stage"]) for row in history if row[metric] is not None]
+            series.append((style, points, borders))
+            ends += [f"{one.label} ends at {percent(points[-1][1])}"] if points else []
         if ends:
-            alt = f"{HEADINGS[metric]} accuracy against training samples seen: {ends}"
+            alt = f"{HEADINGS[metric]} accuracy against training samples seen: {', '.join(ends)}"
             svg = figures.curves(series, f"{metric} accuracy (%)", f"{identity}-{metric}", alt)
             made.append({"svg": svg, "caption": f"{HEADINGS[metric]} accuracy"})
     return {"figures": made, "legend": list(zip(styles, (one.label for one in drawn), strict=True))}
-
-
-def curve(one: Shown, metric: str, style: int) -> figures.Curve:
-    """One run's points of a metric, and where its stages end."""
-    history = [row for row in one.details.history or () if row["seen"] is not None]
-    ends = [row["seen"] for row, following in pairwise(history) if following["stage"] != row["stage"]]
-    if len(ends) >= len({row["stage"] for row in history}):
-        ends = []  # stages that take turns have no border
-    kept = [(row["seen"], row[metric], row["stage"]) for row in history if row[metric] is not None]
-    return figures.Curve(one.label, style, kept, ends)
 
 
 def answers(shown: Sequence[Shown], bias: str, things: str) -> Part:

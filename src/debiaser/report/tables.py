@@ -10,17 +10,7 @@ from debiaser.report.runs import Result
 Row = dict[str, Any]
 Found = Mapping[str, Any]
 
-METHODS = {
-    "vanilla": "Vanilla",
-    "lff": "LfF",
-    "jtt": "JTT",
-    "disen": "Disen",
-    "eiil": "EIIL",
-    "cnc": "CNC",
-    "george": "GEORGE",
-    "bpa": "BPA",
-    "pgd": "PGD",
-}
+METHODS = {name.lower(): name for name in ("Vanilla", "LfF", "JTT", "Disen", "EIIL", "CNC", "GEORGE", "BPA", "PGD")}
 HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
 ACCURACIES = tuple(HEADINGS)
 SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
@@ -175,13 +165,9 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
     members = sorted(members, key=lambda result: (result["seed"], result["key"]))
     first, chosen = members[0], settings(members[0])
     differing = [f"{name} {plain(chosen[name])}" for name in names if name in chosen]  # unsaid: as usual
-    dataset, rho, noise, recipe = place(first)
     row: Row = {
         "place": place(first),
-        "dataset": dataset,
-        "rho": rho,
-        "noise": noise,
-        "recipe": recipe,
+        **dict(zip(("dataset", "rho", "noise", "recipe"), place(first), strict=True)),
         "method": first["method"],
         "label": ", ".join([method_name(first["method"]), *differing]),
         "seeds": [result["seed"] for result in members],
@@ -213,6 +199,11 @@ def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[s
     differ = {name for name in ("dataset", "rho", "noise", "recipe") if len({row[name] for row in rows}) > 1}
     printed = any(row["published"] for row in rows)
     aurocs = ["–" if row["score_auroc"] is None else f"{row['score_auroc']:.4f}" for row in rows]
+    differences = [
+        signed(row["unbiased"] - row["published"]["mean"], 2) if row["published"] else "–" for row in rows
+    ]  # in points
+    conflicting = [[result["rows"].get("conflicting") for result in row["results"]] for row in rows]
+    drawn = [", ".join("unknown" if each is None else f"{each:,}" for each in counts) for counts in conflicting]
     columns = [
         ("Method", True, [row["label"] for row in rows]),
         ("Dataset", "dataset" in differ, [row["dataset"] for row in rows]),
@@ -224,9 +215,9 @@ def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[s
             for each in ACCURACIES
         ),
         ("Published", printed, [published(row) or "–" for row in rows]),
-        ("Difference", kept_for_good and printed, [difference(row) for row in rows]),
+        ("Difference", kept_for_good and printed, differences),
         ("Seeds", True, [count(len(row["seeds"])) for row in rows]),
-        ("Conflicting rows drawn", kept_for_good, [drawn(row) for row in rows]),
+        ("Conflicting rows drawn", kept_for_good, drawn),
         ("AUROC of scores", kept_for_good and "score_auroc" in known, aurocs),
         ("Samples seen", "samples_seen" in known, [count(row["samples_seen"]) for row in rows]),
         ("Time", not kept_for_good and "seconds" in known, [duration(row["seconds"]) for row in rows]),
@@ -238,18 +229,6 @@ def _wanted(columns: Sequence[tuple[str, bool, list[str]]]) -> tuple[list[str], 
     """Headings and lines of those columns (heading, wanted, cells) that are wanted."""
     shown = [(heading, cells) for heading, wanted, cells in columns if wanted]
     return [heading for heading, _ in shown], [list(line) for line in zip(*(cells for _, cells in shown), strict=True)]
-
-
-def difference(row: Row) -> str:
-    """Ours minus the published number, in points."""
-    known = row["published"] and row["unbiased"] is not None
-    return signed(row["unbiased"] - row["published"]["mean"], 2) if known else "–"
-
-
-def drawn(row: Row) -> str:
-    """How many training samples go against the shortcut, seed by seed."""
-    counts = [result["rows"].get("conflicting") for result in row["results"]]
-    return ", ".join("unknown" if value is None else f"{value:,}" for value in counts)
 
 
 # Markdown
