@@ -33,7 +33,7 @@ from debiaser.auditing.swap_test import SwapTest, find_views, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health
 from debiaser.data import bias, raw
 from debiaser.data.benchmarks import digits
-from debiaser.data.own.splits import folds, units_per_class
+from debiaser.data.own.rows import folds, units_per_class
 from debiaser.data.split import Split
 from debiaser.io import derive, locked, numpy_stream, write_text
 

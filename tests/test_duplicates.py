@@ -12,7 +12,7 @@ from PIL import Image
 
 from debiaser.data.benchmarks import mnist
 from debiaser.data.images import decode
-from debiaser.data.own.checks import Survey, digests, joined, near, numbered, same, same_text
+from debiaser.data.own.checks import Survey, digests, joined, near, numbered, same
 
 
 def surveyed(arrays: list[np.ndarray]) -> Survey:
@@ -38,11 +38,6 @@ def test_sets_are_numbered_in_order_of_appearance() -> None:
     assert joined(3).tolist() == [0, 1, 2] and joined(0).tolist() == []
     assert numbered(["b", "a", "b"]).tolist() == [0, 1, 0]
     assert same(np.array([3, 1, 3, 3])).tolist() == [[0, 2], [2, 3]]
-
-
-def test_texts_are_the_same_up_to_white_space() -> None:
-    texts = ["a  b\n", "a b", "A b", "", "ab"]
-    assert joined(5, same_text(texts)).tolist() == [0, 0, 1, 2, 3]
 
 
 def test_saved_again_is_a_copy_and_another_picture_is_not(real_data: Path) -> None:

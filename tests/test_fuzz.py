@@ -27,8 +27,8 @@ from debiaser.cli.own import checked_verdicts, read_array
 from debiaser.data.archives import FormatError, open_bundle
 from debiaser.data.cache import load_arrays
 from debiaser.data.images import DecodeError, decode
+from debiaser.data.own.reading import Columns, read_csv, read_table
 from debiaser.data.own.rows import as_labels
-from debiaser.data.own.table import Columns, read_csv, read_table
 from debiaser.data.raw import read_npz
 from debiaser.errors import Misuse, Problem
 from debiaser.io import UNREADABLE

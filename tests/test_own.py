@@ -73,7 +73,7 @@ def test_a_folder_of_classes(tmp_path: Path, read) -> None:
     assert any("not pictures" in note for note in found.notes) and any(
         "outside any class" in note for note in found.notes
     )
-    assert set(found.columns) >= {"extension"} and not found.excluded and found.units_named is False
+    assert set(found.columns) >= {"extension"} and not found.excluded
     tested = read(root, need_test=True)
     assert len(tested.rows("test")) == 8 and read(root).identity == found.identity
     assert (read(root, seed=1).split != found.split).any() and (read(root).split == found.split).all()
@@ -161,7 +161,7 @@ def test_tables_in_every_dialect(tmp_path: Path, read, delimiter: str, encoding:
 def test_ragged_rows_and_huge_cells(tmp_path: Path, read) -> None:
     rows = [*reviews(), ["only one"], [text(1), "good", "too", "many"], ["x " * 5_000_000, "good"], [" ", "bad"]]
     found = read(table(tmp_path / "t.csv", ["text", "label"], rows))
-    assert len(found) == 41 and len(found.inputs[40]) == 10_000_000
+    assert len(found) == 41 and len(found.inputs.texts[40]) == 10_000_000
     assert [each.id for each in found.excluded] == ["row 41", "row 42", "44"]
     assert {each.kind for each in found.excluded} == {"unreadable"}
 
@@ -202,11 +202,11 @@ def test_columns_are_found_or_asked_for(tmp_path: Path, read) -> None:
     with pytest.raises(Misuse, match="named twice"):
         read(path, Columns(label="a", group="a"))
     found = read(path, Columns(label="a"))
-    assert found.inputs[0] == text(0) and set(found.columns) == {"b", "patient"}
+    assert found.inputs.texts[0] == text(0) and set(found.columns) == {"b", "patient"}
     assert any("'words' was taken as the text" in note for note in found.notes)
     assert any("--unit patient" in note for note in found.notes)
     found = read(path, Columns(label="a", group="b", unit="patient"), need_test=True)
-    assert found.units_named and found.group is not None and found.group[:4].tolist() == ["0", "1", "2", "0"]
+    assert found.group is not None and found.group[:4].tolist() == ["0", "1", "2", "0"]
     assert len(np.unique(found.unit)) == 10
     for unit in np.unique(found.unit):
         assert len(set(found.split[found.unit == unit])) == 1
@@ -350,7 +350,7 @@ def test_too_few_units_are_told_before_anything_is_trained(tmp_path: Path, read)
     with pytest.raises(Problem, match="all rows are of one unit"):
         read(path, Columns(unit="one"))
     assert len(read(path, Columns(unit="two")))
-    with pytest.raises(Problem, match="too few separate units: there are no rows for test"):
+    with pytest.raises(Problem, match="there are no rows for test: add separate units"):
         read(path, Columns(unit="two"), need_test=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debiaser.data.own.splits import deal, folds, units_per_class
+from debiaser.data.own.rows import deal, folds, units_per_class
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ from debiaser.auditing.swap_test import (
 )
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health, verdict
 from debiaser.auditing.views import image_view, image_views
-from debiaser.data.own.splits import units_per_class
+from debiaser.data.own.rows import units_per_class
 from debiaser.errors import Problem
 
 HEALTHY = Health(skill=0.9, biased_errors=100)

@@ -22,38 +22,23 @@ from numpy.typing import ArrayLike, NDArray
 from debiaser.auditing.candidates import MAX_COST, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
-from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.export import export_model
-from debiaser.auditing.findings import Findings, choose, histogram, ranks, rests_on, rows_of, summarise
-from debiaser.auditing.inputs import (
-    LARGEST,
-    Changed,
-    Material,
-    Subject,
-    cache_folder,
-    file_of,
-    own_of,
-    prepare,
-    stream_of,
-    texts_of,
-    word_points,
-)
+from debiaser.auditing.findings import Findings, choose, rows_of, summarise, write_audit
+from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of, word_points
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import apply_marks, match_marks
-from debiaser.auditing.output import write_audit
 from debiaser.auditing.selection import select_and_prove
 from debiaser.auditing.swap_test import find_views, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, named_view, rule
 from debiaser.data.cache import user_cache
-from debiaser.data.own import Columns, OwnData, read_own
-from debiaser.data.own.splits import folds
+from debiaser.data.own import Columns, OwnData, Texts, read_own
+from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
 from debiaser.io import make_folder, replacing
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
 from debiaser.learn.machine import environment
-from debiaser.learn.sampler import effective_sample_size
 
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
@@ -73,7 +58,6 @@ class Request:
     workers: int = 0  # 0: as many as there are cores
     seed: int = 0
     epochs: int | None = None
-    in_sample: bool = False
     matters: tuple[str, ...] = ()
     confirmed: Path | None = None
     max_cost: float = MAX_COST
@@ -137,8 +121,8 @@ def audit(
         split: the column that says train, valid or test.
         unit: the column of what must stay on one side of every split, such as a patient.
         out: a folder for the page, scores.csv and what lets the same call go on.
-        **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `in_sample`,
-            `matters`, `confirmed`, `redact`.
+        **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`,
+            `confirmed`, `redact`.
 
     Returns:
         The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
@@ -155,17 +139,17 @@ def audit(
     """
     columns = {"label": label, "image": image, "text": text, "group": group, "split": split, "unit": unit}
     request = make_request({**columns, "out": out, **options})
-    data = isinstance(source, Source)
-    if pred_probs is not None and not data:
-        if request.out is not None:
-            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
-        return examine_answers(source, pred_probs, features, request.seed)
     with private():
-        if pred_probs is not None:
+        if pred_probs is None:
+            subject = read_subject(source, request)
+            return conclude(examine(subject, np.arange(len(subject.own)), request), request)
+        if isinstance(source, Source):
             own = read_own(source, request.columns, request.seed)
-            return conclude(examine_model(own, pred_probs, features, request.folder(own)), request)
-        subject = read_subject(source, request)
-        return conclude(examine(subject, np.arange(len(subject.own)), request), request)
+        elif request.out is None:
+            own = own_answers(np.asarray(source), np.asarray(pred_probs))
+        else:
+            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
+        return conclude(examine_model(own, pred_probs, features, request.folder(own)), request)
 
 
 def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
@@ -219,17 +203,11 @@ def private() -> Iterator[None]:
 
 
 def read_subject(source: Any, request: Request, need_test: bool = False) -> Subject:
-    """The samples with their inputs; where images changed meanwhile, what is there now is read once more."""
-
-    def attempt() -> Subject:
-        data = isinstance(source, Source)
-        found = read_own(source, request.columns, request.seed, need_test=need_test) if data else own_of(source)
-        return prepare(found, request.backbone, finetune=request.finetune)
-
-    try:
-        return attempt()
-    except Changed:
-        return attempt()
+    """The samples with their inputs."""
+    if not isinstance(source, Source):
+        return prepare(own_of(source, request.seed), request.backbone, request.finetune)
+    own = read_own(source, request.columns, request.seed, need_test)
+    return prepare(own, request.backbone, request.finetune)
 
 
 def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
@@ -243,7 +221,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     trainer = Trainer(subject.material, y, fold, request.folder(own) / "work", workers, seed, request.epochs)
     views = find_views(subject, trainer, request.matters)
     seeds = max(BIASED_SEEDS, request.seeds)
-    trainer, biased = train_biased_models(trainer, seeds, request.in_sample)
+    trainer, biased = train_biased_models(trainer, seeds)
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)
@@ -253,7 +231,6 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y)
     named = named_view(views, swaps, verdict)
     diagnosis, planted, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
-    how = f"out of fold, {len(trainer.folds)} folds, {seeds} seeds"
     if subject.encoder is None:
         advice = "Check the labels, or use a pretrained network: --backbone NAME."
     else:
@@ -270,8 +247,8 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
         verdict=verdict,
         reasons=reasons,
-        model=f"{subject.material.network}, trained here on this data "
-        f"({'on the rows it was trained on' if request.in_sample else how}).",
+        model=f"{subject.material.network}, trained here on this data (out of fold, {len(trainer.folds)} folds, "
+        f"{seeds} seeds).",
         views=views,
         named=named,
         planted=planted,
@@ -347,68 +324,29 @@ ONLY_ANSWERS = (
 ORDER = "Check the order of the rows."
 
 
-def examine_answers(labels: ArrayLike, pred_probs: ArrayLike, features: ArrayLike | None, seed: int = 0) -> Findings:
-    """What the answers of an existing model show, sample by sample; without its inputs no cause can be named."""
-    y, probability, score = checked_answers(np.asarray(labels), np.asarray(pred_probs, np.float64), features)
-    n, answer = len(y), probability.argmax(1)
-    misclassified, unknown = answer != y, np.full(n, np.nan)
-    names = tuple(str(k) for k in range(probability.shape[1]))
-    troubles = [dataclasses.asdict(each) for each in check_health(y, answer, answer, names, ORDER)]
-    effective = Estimate(effective_sample_size(score / score.sum()), method="1 / sum of squared probabilities")
-    summary = {
-        "source": "arrays",
-        "kind": "answers",
-        "examined": examined_line(features),
-        "verdict": CANNOT_TELL,
-        "reasons": [ONLY_ANSWERS],
-        "n": n,
-        "units": n,
-        "notes": [rests_on(effective, n, "answers").replace("texts", "rows")],
-        "health": {
-            "ok": not troubles,
-            "findings": troubles,
-            "easy_accuracy": share(~misclassified, np.arange(n), seed).plain,
-        },
-        "conflicting_share": None,
-        "mislabelled_share": None,
-        "effective_sample_size": effective.plain,
-        "views": [],
-        "unreadable": [],
-        "histogram": histogram(score, misclassified),
-        "page": None,
-        "scores": None,
-    }
-    rows = {
-        "id": np.arange(n).astype(str).astype(object),
-        "path": np.full(n, "", object),
-        "label": y,
-        "predicted": answer,
-        "score": score,
-        "probability": score / score.sum(),
-        "rank": ranks(score),
-        "p_conflicting": unknown,
-        "p_mislabelled": unknown,
-        "kind": np.where(misclassified, "unsure", "aligned").astype(object),
-    }
-    return Findings(summary, rows)
+def own_answers(labels: NDArray[Any], probability: NDArray[Any]) -> OwnData:
+    """Labels (n,) of samples that are not here, as own data."""
+    if probability.ndim != 2 or probability.shape[1] < 2 or not len(probability):
+        raise Misuse(f"probabilities must be (n, classes) with two classes or more, got {probability.shape}")
+    n, k = probability.shape
+    if labels.shape != (n,) or labels.dtype.kind not in "iub" or labels.min() < 0 or labels.max() >= k:
+        raise Misuse(f"labels must be {n:,} class numbers from 0 to {k - 1}, got {labels.dtype} {labels.shape}")
+    ids, classes, y = map(str, range(n)), tuple(map(str, range(k))), torch.from_numpy(labels.astype(np.int64))
+    nothing, split = [""] * n, np.full(n, "train")
+    return OwnData("arrays", "answers", [*ids], nothing, y, classes, split, np.arange(n), Texts(nothing), "answers")
 
 
 def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | None, folder: Path) -> Examined:
     """A person's data with the answers of a model of theirs, one line of probabilities per sample or usable sample."""
-    probability = usable(np.asarray(pred_probs, np.float64), own)
-    if probability.ndim == 2 and probability.shape[1] != len(own.classes):
-        raise Misuse(
-            f"the probabilities are for {probability.shape[1]} classes, the data has {len(own.classes)}; "
-            "give one column for each class, in their order"
-        )
-    entering = None if features is None else usable(np.asarray(features), own)
-    y, probability, score = checked_answers(own.y.numpy(), probability, entering)
+    y, probability = own.y.numpy(), usable(np.asarray(pred_probs, np.float64), own)
+    entering = None if features is None else usable(np.asarray(features, np.float64), own)
+    probability, score = checked_answers(own, probability, entering)
     said = OutOfFold(probability[None], score[None], ())
     misclassified = said.answer != y
     kind, wrong = np.where(misclassified, "unsure", "aligned"), np.where(misclassified, 0.5, 0.0)[None]
     material = shown_material(own, folder)
     return Examined(
-        subject=Subject(own, material, None, material.inputs.shape[-1]),
+        subject=Subject(own, material, None, LARGEST),
         trainer=Trainer(material, y, np.zeros(len(y), np.int64), folder / "work"),
         pool=np.arange(len(y)),
         biased=said,
@@ -419,7 +357,7 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
         troubles=check_health(y, said.answer, said.answer, own.classes, ORDER),
         verdict=CANNOT_TELL,
         reasons=[ONLY_ANSWERS],
-        model=examined_line(features),
+        model=f"your model, by its probabilities{'' if features is None else ' and features'}.",
     )
 
 
@@ -436,39 +374,33 @@ def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
     )
 
 
-def examined_line(features: ArrayLike | None) -> str:
-    """Which model was examined."""
-    return f"your model, by its probabilities{'' if features is None else ' and features'}."
-
-
 def shown_material(own: OwnData, folder: Path) -> Material:
     """Something to find neighbours by and to show: small images, or which words a text has."""
+    path = folder / "work" / "words.npy"
     if own.kind == "image":
-        array = pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, cache_folder())
-        return Material(file_of(array), own.classes, own.identity)
-    path = make_folder(folder / "work") / "words.npy"
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, word_points(texts_of(own, torch.arange(len(own)))))
+        path = file_of(pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, user_cache("features")))
+    elif own.kind == "text":
+        make_folder(path.parent)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, word_points(own.inputs.texts))
     return Material(path, own.classes, own.identity)
 
 
-def checked_answers(y: NDArray[Any], probability: Vector, features: ArrayLike | None) -> tuple[Rows, Vector, Vector]:
-    """Labels (n,) and probabilities (n, k) that fit together, and (n,) the gradient norm of the last layer; without
-    features (n, h), the part of it that probabilities give."""
-    if probability.ndim != 2 or probability.shape[1] < 2 or not len(probability):
-        raise Misuse(f"probabilities must be (n, classes) with two classes or more, got {probability.shape}")
-    if y.shape != (len(probability),) or y.dtype.kind not in "iub":
-        raise Misuse(f"labels must be {len(probability):,} class numbers from 0 on, got {y.dtype} of shape {y.shape}")
-    y = y.astype(np.int64)
-    if y.min() < 0 or y.max() >= probability.shape[1]:
-        raise Misuse(f"labels must lie in 0..{probability.shape[1] - 1}, got {y.min()}..{y.max()}")
+def checked_answers(own: OwnData, probability: Vector, features: Vector | None) -> tuple[Vector, Vector]:
+    """Probabilities (n, k) that fit the labels (n,), and (n,) the gradient norm of the last layer; without features
+    (n, h), the part of it that probabilities give."""
+    if probability.shape != (len(own), len(own.classes)):
+        raise Misuse(
+            f"the probabilities are {probability.shape}, the data has {len(own.classes)} classes; give one column for "
+            "each class, in their order"
+        )
     if not np.isfinite(probability).all() or (probability < 0).any() or (abs(probability.sum(1) - 1) > 1e-3).any():
         raise Misuse("probabilities must be from 0 to 1 and sum to 1 in every row; apply a softmax to logits first")
     probability = probability / probability.sum(1, keepdims=True)
-    entering = np.ones((len(y), 1)) if features is None else np.asarray(features, np.float64)
-    if entering.ndim != 2 or len(entering) != len(y) or not np.isfinite(entering).all():
-        raise Misuse(f"features must be finite numbers ({len(y):,}, h), got {entering.shape}")
+    entering = np.ones((len(own), 1)) if features is None else features
+    if entering.ndim != 2 or not np.isfinite(entering).all():
+        raise Misuse(f"features must be finite numbers ({len(own):,}, h), got {entering.shape}")
     logits = torch.from_numpy(np.log(np.maximum(probability, 1e-300)))
     norm = residual_norm() if features is None else grad_norm()
-    score = norm(Outputs(torch.from_numpy(entering), logits, torch.from_numpy(y)))
-    return y, probability, np.maximum(np.asarray(score.double()), FLOOR)
+    score = norm(Outputs(torch.from_numpy(entering), logits, own.y))
+    return probability, np.maximum(np.asarray(score.double()), FLOOR)

@@ -1,5 +1,6 @@
 """The candidates of `debias`: controls and debiased models, each seeing the same number of samples."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debiaser.auditing.crossval import ALPHA, Job, Rows, Trainer, Vector, run_jobs
-from debiaser.auditing.inputs import IMAGES, TEXTS, Material, WholeMaterial, cache_folder, digest, file_of, with_texts
+from debiaser.auditing.inputs import IMAGES, TEXTS, Material, WholeMaterial, file_of
 from debiaser.auditing.verdict import STRENGTH, Examined
 from debiaser.auditing.views import View
-from debiaser.data.cache import ArrayCache
-from debiaser.io import numpy_stream
+from debiaser.data.cache import ArrayCache, user_cache
+from debiaser.data.own.rows import digest
+from debiaser.io import numpy_stream, write_json
 from debiaser.learn.encoders import fill
 from debiaser.learn.groups import balancing_weights
 
@@ -50,7 +52,7 @@ def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     subject, trainer, pool = examined.subject, examined.trainer, examined.pool
     material = trainer.material
     donors = draw_donors(subject.own.split[pool], trainer.seed)
-    identity = ":".join((material.identity, view.identity, digest((pool.tobytes(), donors.tobytes()))))
+    identity = ":".join((material.identity, view.identity, digest(pool.tobytes(), donors.tobytes())))
 
     def copies(places: Rows) -> Any:
         """The copies of the samples at these places of the pool, as `Subject.read` gives samples."""
@@ -67,10 +69,13 @@ def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     if isinstance(material, WholeMaterial):
         if subject.own.kind == "image":
             return None
-        made: Material = with_texts(material, copies(np.arange(len(pool))), identity)
+        path = material.array.with_name(f"{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}.json")
+        inputs = [*material.listed["inputs"], *copies(np.arange(len(pool)))]
+        write_json(path, {**material.listed, "inputs": inputs})
+        made: Material = replace(material, array=path, identity=identity)
     else:
         shape = (len(material.inputs) + len(pool), *material.input_shape)
-        cache = ArrayCache(cache_folder(), shape, material.inputs.dtype, "copies", identity)
+        cache = ArrayCache(user_cache("features"), shape, material.inputs.dtype, "copies", identity)
         made = replace(material, array=file_of(fill(cache, stream, torch.as_tensor)), identity=identity)
     return Copies(made, np.concatenate([trainer.y, trainer.y[pool]]), examined.place)
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from debiaser.auditing.inputs import Material
 from debiaser.data.augment import Augmentation
 from debiaser.data.cache import load_arrays
+from debiaser.data.split import Split
 from debiaser.errors import INTERRUPTED, Problem
 from debiaser.io import derive, write_arrays
 from debiaser.learn.checkpoint import read_tensors, write_tensors
@@ -115,7 +116,7 @@ class Predictions:
 
 def train_job(job: Job, folder: Path) -> None:
     """Train the job's network and keep it, and what it predicts, below this folder."""
-    own, split = folder / job.key, job.material.split(job.y)
+    own, split = folder / job.key, Split(torch.from_numpy(job.y), job.material.read, job.material.classes)
     start = None if job.start is None else folder / job.start
     training = Task(
         train=split.subset(torch.from_numpy(job.train)),
@@ -345,7 +346,7 @@ class Trainer:
     @property
     def trained_on(self) -> int:
         """About how many samples a model is trained on."""
-        return len(self.rows) * (len(self.folds) - 1) // len(self.folds) if len(self.folds) > 1 else len(self.rows)
+        return len(self.rows) * (len(self.folds) - 1) // len(self.folds)
 
     def recipe(self, stage: str, rows: int) -> Recipe:
         """The recipe of a stage for so many samples, with the epochs that a person asked for."""
@@ -361,13 +362,13 @@ class Trainer:
         weight: Vector | None = None,
         start: Sequence[str] | None = None,
     ) -> list[Job]:
-        """One job per fold: train on the others, predict it (a single fold: train on it).
+        """One job per fold: train on the others, predict it.
 
         `weight`: (n,); `start`: keys of the jobs, by fold, whose networks these go on from.
         """
         jobs = []
         for fold in self.folds:
-            train = np.flatnonzero((self.fold >= 0) & ((self.fold != fold) | (len(self.folds) == 1)))
+            train = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
             job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
             drawn, before = None if weight is None else weight[train], None if start is None else start[fold]
             jobs.append(replace(job, alpha=alpha, weight=drawn, start=before))
@@ -404,22 +405,20 @@ class Trainer:
         for number in np.unique(self.fold[rows]):
             mine = np.flatnonzero(self.fold[rows] == number)
             for seed, by_fold in enumerate(models):
-                model = by_fold[number if len(by_fold) > 1 else 0]  # a single one: scores in sample
-                probability[seed, mine] = probabilities(model, inputs[mine])
+                probability[seed, mine] = probabilities(by_fold[number], inputs[mine])
         return probability
 
 
-def train_biased_models(trainer: Trainer, seeds: int, in_sample: bool = False) -> tuple[Trainer, OutOfFold]:
-    """Models that learn what is easy: GCE, short, on clean inputs; `in_sample`: trained on the samples they judge.
+def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFold]:
+    """Models that learn what is easy: GCE, short, on clean inputs.
 
     The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
     the recipes that leaves them a tenth of the samples, else to the shortest.
     """
     for number in range(len(trainer.material.recipes("biased", trainer.trained_on))):
         trainer = replace(trainer, recipe_number=number)
-        where = replace(trainer, fold=np.where(trainer.fold >= 0, 0, -1)) if in_sample else trainer
-        recipe = trainer.recipe("biased", where.trained_on)
-        said = where.out_of_fold("easy", [where.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+        recipe = trainer.recipe("biased", trainer.trained_on)
+        said = trainer.out_of_fold("easy", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
         score = said.score[trainer.rows]
         if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
             break

@@ -18,9 +18,7 @@ from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.inputs import as_float, new_network
 from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Pictures
-from debiaser.data.own import READERS
-from debiaser.data.own.folder import is_image
-from debiaser.data.own.table import find_input
+from debiaser.data.own.reading import READERS, find_input, is_image
 from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors

@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.auditing.crossval import Rows, Vector, probabilities
+from debiaser.auditing.candidates import VANILLA, Evaluation
+from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.inputs import Material, Subject
 from debiaser.auditing.swap_test import SwapTest, Untested
 from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
-from debiaser.io import numpy_stream, write_text
+from debiaser.io import make_folder, numpy_stream, write_json, write_text
 from debiaser.learn.forward import call
+from debiaser.report.audit_page import write_audit_page
 
 LOOKS = 60  # samples, at random, that a person is asked to look at
 PER_CLASS = 12  # samples of each gallery
@@ -96,25 +99,6 @@ class Findings:
         return "\n".join(lines)
 
 
-def write_rows(path: Path, rows: dict[str, NDArray[Any]], unreadable: Sequence[dict[str, str]]) -> None:
-    """scores.csv: one line per sample, then one per file that could not be read."""
-    from pandas import DataFrame  # which takes a while to load
-
-    lost = [{"id": each["id"], "path": each.get("path", ""), "kind": "unreadable"} for each in unreadable]
-    found = DataFrame({name: rows[name] for name in COLUMNS}).to_csv(
-        index=False, float_format="%.6g", lineterminator="\n"
-    )
-    write_text(path, found + DataFrame(lost, columns=COLUMNS).to_csv(index=False, header=False, lineterminator="\n"))
-
-
-def write_weights(path: Path, ids: NDArray[np.str_], probability: Vector) -> None:
-    """weights.csv: with which probability each sample would be drawn, for any other training loop."""
-    from pandas import DataFrame
-
-    frame = DataFrame({"id": ids, "probability": probability})
-    write_text(path, frame.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
-
-
 # --- As plain objects
 
 
@@ -150,7 +134,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
             }
             for k, name in enumerate(own.classes)
         ],
-        "notes": [*own.notes, rests_on(effective, len(pool), own.kind), *remarks(examined, untested)],
+        "notes": [*own.notes, *remarks(examined, untested)],
         "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
@@ -179,17 +163,14 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
 
 def remarks(examined: Examined, untested: Sequence[Untested]) -> list[str]:
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
-    told = [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    things = {"image": "pictures", "text": "texts"}.get(examined.subject.own.kind, "rows")
+    rests = f"{examined.effective_rows.value:,.0f} of {len(examined.pool):,} {things}"
+    told = [f"Training by score would rest on {rests}."]
+    told += [f"Not tested: {each.title} ({each.reason})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
     return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
-
-
-def rests_on(effective: Estimate, n: int, kind: str) -> str:
-    """The effective sample size in words."""
-    things = "pictures" if kind == "image" else "texts"
-    return f"Training by score would rest on {effective.value:,.0f} of {n:,} {things}."
 
 
 def plane(examined: Examined) -> list[dict[str, Any]] | None:
@@ -207,15 +188,10 @@ def plane(examined: Examined) -> list[dict[str, Any]] | None:
         label = y[planted.rows[some]]
         parts.append((planted.biased[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
     return [
-        {"easy": round(biased, 3), "judge": round(said, 3), "kind": kind}
+        {"easy": round(float(one[row, k]), 3), "judge": round(float(other[row, k]), 3), "kind": kind}
         for one, other, label, names in parts
-        for biased, said, kind in zip(own_class(one, label), own_class(other, label), names, strict=True)
+        for row, (k, kind) in enumerate(zip(label, names, strict=True))
     ]
-
-
-def own_class(probability: NDArray[np.float64], label: NDArray[np.int64]) -> list[float]:
-    """(m,) what is given to the label."""
-    return [float(each) for each in np.take_along_axis(probability, label[:, None], 1)[:, 0]]
 
 
 def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
@@ -224,13 +200,6 @@ def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str,
     edges = np.linspace(logs.min(), max(logs.max(), logs.min() + 1e-6), BINS + 1)
     counts = {"all": np.histogram(logs, edges)[0], "easy_wrong": np.histogram(logs[wrong], edges)[0]}
     return {"edges": (10**edges).tolist(), **{name: values.tolist() for name, values in counts.items()}}
-
-
-def ranks(score: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(n,) from 1, the highest score."""
-    rank = np.empty(len(score), np.int64)
-    rank[np.argsort(-score, kind="stable")] = np.arange(1, len(score) + 1)
-    return rank
 
 
 def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
@@ -245,7 +214,7 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
         "predicted": classes[examined.biased.answer[pool]],
         "score": score,
         "probability": examined.probability[pool],
-        "rank": ranks(score),
+        "rank": np.argsort(np.argsort(-score, kind="stable")) + 1,
         "p_conflicting": np.where(misclassified, 1 - wrong, 0.0),
         "p_mislabelled": np.where(misclassified, wrong, 0.0),
         "kind": diagnosis.kind[pool].astype(object),
@@ -339,7 +308,8 @@ def choose(examined: Examined) -> Chosen:
         galleries += [against, mine[::-1][:each]]
     wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
     against = order[answer[order] != y[order]]
-    triplets = make_triplets(against[:TRIPLETS], y, answer, material)
+    known = examined.subject.own.kind != "answers"
+    triplets = make_triplets(against[:TRIPLETS], y, answer, material) if known else []
     extra = np.array([row for triplet in triplets for row in triplet.values()], np.int64)
     shown = np.unique(np.concatenate([*galleries, wrong, extra, order[:PER_CLASS], looks(examined)]))
     return Chosen(shown, triplets, against[:HEATS])
@@ -389,3 +359,108 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     lost = probability[0, answer] - probability[1:, answer]
     strongest = max(float(np.abs(lost).max()), 1e-12)
     return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+
+
+# --- The folder of an audit: scores.csv, weights.csv, audit.json, and the page with the samples that it shows
+
+SIDE = 160  # pixels of an image on the page, at most
+AROUND = 180  # characters of a text that show a swap
+STRIPS = 3  # swaps that are shown of each view
+
+
+def write_audit(
+    examined: Examined,
+    chosen: Chosen,
+    findings: Findings,
+    folder: Path,
+    redact: frozenset[str],
+    evaluation: Evaluation | None,
+) -> None:
+    """Write everything; the page last. Files and folders that we make are for their owner, a folder of theirs stays."""
+    make_folder(folder)
+    findings.summary["page"] = str(folder / "report.html")
+    findings.summary["scores"] = str(folder / "scores.csv")
+    lost = [{"id": each["id"], "path": "", "kind": "unreadable"} for each in findings.summary["unreadable"]]
+    plain: dict[str, Any] = {"index": False, "lineterminator": "\n"}
+    scores = pd.DataFrame({name: findings.rows[name] for name in COLUMNS}).to_csv(float_format="%.6g", **plain)
+    lines = pd.DataFrame(lost, columns=COLUMNS).to_csv(header=False, **plain)
+    write_text(folder / "scores.csv", scores + lines)
+    weights = pd.DataFrame({"id": findings.rows["id"], "probability": examined.weight()[examined.pool]})
+    write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
+    write_json(folder / "audit.json", findings.summary)
+    samples = {} if "images" in redact else shown_samples(examined, chosen, evaluation)
+    swaps = {} if "images" in redact else shown_swaps(examined)
+    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)
+
+
+def shown_samples(examined: Examined, chosen: Chosen, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
+    """By their place in scores.csv the images or texts to show, what the easy model says, and where models look."""
+    subject, trainer, rows = examined.subject, examined.trainer, chosen.shown
+    kind = subject.own.kind
+    contents = subject.read(torch.from_numpy(rows))
+    samples = [
+        {kind: content, "easy": examined.biased.probability[row]}
+        for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
+    ]
+    debiased = None
+    if evaluation is not None and evaluation.chosen != VANILLA:
+        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0])
+    at = {int(row): number for number, row in enumerate(rows)}
+    for row in chosen.looked.tolist() if examined.biased.keys else ():
+        key = examined.biased.keys[0][trainer.fold[row]]  # of the model that never saw this sample
+        easy = read_model(trainer.material, trainer.folder / key)
+        content = subject.read(torch.tensor([row]))  # one at a time: a network may be large
+        for name, model in (("look_easy", easy), ("look_debiased", debiased)):
+            if model is not None and kind == "image":
+                samples[at[row]][name] = input_gradients(subject, model, content)[0]
+            elif model is not None and (weights := word_weights(model, content[0], subject.enter)):
+                samples[at[row]][name] = weights
+    return dict(zip(examined.place[rows].tolist(), samples, strict=True))
+
+
+def small(images: torch.Tensor) -> NDArray[np.uint8]:
+    """(b, s, s, 3) at most SIDE pixels wide."""
+    if images.shape[-1] > SIDE:
+        resized = torch.nn.functional.interpolate(images.float(), SIDE, mode="bilinear", antialias=True)
+        images = resized.round().clamp(0, 255).byte()
+    return images.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
+    """By view some swaps, those that the model followed first: original, donor and swapped sample, and the answers."""
+    swaps, y, said = examined.swaps, examined.trainer.y, examined.plain.answer
+    if not isinstance(swaps, SwapTest) or not swaps.reliances:
+        return {}
+    subject, classes = examined.subject, examined.subject.own.classes
+    rows, donors = examined.pool[swaps.pairs.rows], examined.pool[swaps.pairs.donors]
+    strips: dict[str, list[dict[str, Any]]] = {}
+    for view in examined.views:
+        if view.name not in swaps.answers:
+            continue
+        answers = swaps.answers[view.name]
+        first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
+        x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
+        swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
+        strips[view.name] = [
+            {
+                **shown_swap(x[number], other[number], swapped[number]),
+                "answers": [classes[each] for each in (said[rows[place]], said[donors[place]], answers[place])],
+            }
+            for number, place in enumerate(first)
+        ]
+    return strips
+
+
+def shown_swap(x: Any, other: Any, swapped: Any) -> dict[str, Any]:
+    """Three images, or three texts around what changed."""
+    if isinstance(x, torch.Tensor):
+        return {"images": list(small(torch.stack([x, other, swapped])))}
+    return {"texts": [excerpt(x, swapped), other[:AROUND], excerpt(swapped, x)]}
+
+
+def excerpt(text: str, changed: str) -> str:
+    """The text around the first place where it differs from the changed one."""
+    place = next((n for n, pair in enumerate(zip(text, changed, strict=False)) if pair[0] != pair[1]), len(text))
+    start = max(0, place - AROUND // 3)
+    cut = text[start : start + AROUND]
+    return ("… " if start else "") + cut + (" …" if start + AROUND < len(text) else "")

@@ -1,25 +1,23 @@
 """From a person's samples to what models train on: the pixels themselves, or features of a frozen encoder."""
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.augment import PAPER, Augmentation
 from debiaser.data.cache import Array, user_cache
-from debiaser.data.images import GREY, Files, Pictures
-from debiaser.data.own import OwnData, Texts
-from debiaser.data.own.rows import as_labels
-from debiaser.data.own.splits import deal
+from debiaser.data.images import Embedded, Files, Pictures
+from debiaser.data.own import OwnData, Texts, gather
+from debiaser.data.own.rows import Rows
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, Problem
 from debiaser.io import write_json
@@ -38,103 +36,44 @@ POINT = 16  # pixels of an image, or hashed words of a text, by which neighbours
 # --- Samples that are in memory: a dataset of (x, y) pairs as a person's own data
 
 
-class Tensors:
-    """Images (n, c, h, w) behind the face of `Pictures`: letterboxed when read."""
-
-    def __init__(self, split: Any, shape: tuple[int, ...], identity: str) -> None:
-        self.split, self.shape, self.identity = split, shape, identity
-        self.largest_side = self.median_side = max(shape[-2:])
-        self.failed: dict[str, str] = {}  # what is in memory does not change meanwhile
-
-    def read(self, rows: Tensor, size: int) -> Tensor:
-        """(b, 3, size, size) uint8."""
-        return letterboxed(self.split.read(rows), size)
-
-    def stream(self, rows: Tensor, size: int, batch: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """The same, part by part."""
-        return ((part, self.read(part, size)) for part in torch.split(rows, batch))
-
-
-def letterboxed(x: Tensor, size: int) -> Tensor:
-    """Images of any size and 1 or 3 channels, bytes or numbers in [0, 1], as (b, 3, size, size) uint8."""
-    x = x.float() * (1 if x.dtype == torch.uint8 else 255)
-    x = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-    height, width = x.shape[-2:]
-    scale = size / max(height, width)
-    shape = (max(1, round(height * scale)), max(1, round(width * scale)))
-    if shape != (height, width):
-        x = F.interpolate(x, shape, mode="bilinear", antialias=True)
-    top, left = (size - shape[0]) // 2, (size - shape[1]) // 2
-    x = F.pad(x, (left, size - shape[1] - left, top, size - shape[0] - top), value=GREY)
-    return x.round().clamp(0, 255).byte()
-
-
-def own_of(dataset: Any) -> OwnData:
-    """A dataset of (image, class number) or (text, label) pairs as own data."""
+def own_of(dataset: Any, seed: int = 0) -> OwnData:
+    """A dataset of (image, class number) or (text, label) pairs as own data, read like a table that holds images."""
     if not hasattr(dataset, "__len__") or not len(dataset):
         raise Misuse("there are no rows here: give a path, a dataset of (x, y) pairs, or labels and probabilities")
-    first = dataset[0][0] if not hasattr(dataset, "read") else dataset.read(torch.arange(1))[0]
-    inputs: Any
+    first = dataset.read(torch.arange(1))[0] if isinstance(dataset, Split) else dataset[0][0]
+    ids = [str(row) for row in range(len(dataset))]
+    rows = Rows(type(dataset).__name__, ids, [], "the dataset", places=np.arange(len(ids)))
     if isinstance(first, str):
-        texts = [dataset[row][0] for row in range(len(dataset))]
-        labels = as_labels([str(dataset[row][1]) for row in range(len(dataset))], "the dataset")
-        y, classes = torch.from_numpy(labels.y), labels.classes
-        inputs, kind = Texts(texts, digest(text.encode() for text in texts)), "text"
-    else:
-        split = as_split(dataset)
-        if not isinstance(first, Tensor) or first.ndim != 3 or first.shape[0] not in (1, 3):
-            raise Misuse(
-                "audit takes a dataset of (picture, label) with pictures (1 or 3, height, width), or of (text, label); "
-                "for other inputs give the answers of a model: audit(labels, pred_probs, features)"
-            )
-        y, classes = split.y, split.classes
-        identity = digest(checked(split.read, part) for part in torch.split(torch.arange(len(y)), 256))
-        inputs, kind = Tensors(split, tuple(first.shape), identity), "image"
-    if y.min() < 0 or (y == y[0]).all():
-        raise Problem("the dataset needs rows of two classes, and a label for each; leave out those without one")
-    unit = np.arange(len(y))
-    return OwnData(
-        source=type(dataset).__name__,
-        kind=kind,
-        ids=[str(row) for row in range(len(y))],
-        paths=[""] * len(y),
-        y=y,
-        classes=classes or tuple(str(k) for k in range(int(y.max()) + 1)),
-        split=np.array(["train", "valid"])[deal(y.numpy(), unit, [0.9, 0.1], 0)],
-        unit=unit,
-        units_named=False,
-        group=None,
-        columns={},
-        inputs=inputs,
-        excluded=[],
-        duplicates=[],
-        notes=[],
-        identity=digest([inputs.identity.encode(), y.numpy().tobytes()]),
-    )
+        texts, labels = zip(*(dataset[row] for row in range(len(ids))), strict=True)
+        return gather(replace(rows, texts=list(texts), labels=[str(label) for label in labels]), seed)
+    if not isinstance(first, Tensor) or first.ndim != 3 or first.shape[0] not in (1, 3):
+        raise Misuse(
+            "audit takes a dataset of (picture, label) with pictures (1 or 3, height, width), or of (text, label); "
+            "for other inputs give the answers of a model: audit(labels, pred_probs, features)"
+        )
+    split, lock = as_split(dataset), Lock()
+    names = dict(enumerate(split.classes or ()))
+
+    def content(row: int) -> bytes:
+        with lock:  # images are decoded in threads, which a person's dataset need not stand
+            return as_file(split.read(torch.tensor([row]))[0])
+
+    images = Embedded(content, rows.places)
+    return gather(replace(rows, images=images, labels=[names.get(k, str(k)) for k in split.y.tolist()]), seed)
 
 
-def checked(read: Callable[[Tensor], Tensor], rows: Tensor) -> bytes:
-    """The bytes of images that can be shown as they are: all of one size, in bytes or numbers from 0 to 1."""
-    try:
-        images = read(rows)
-    except RuntimeError as error:
-        raise Misuse("pictures of several sizes cannot be stacked; resize them, or give them as a folder") from error
-    if images.is_floating_point():
-        low, high = (float(each) for each in images.aminmax())
+def as_file(image: Tensor) -> bytes:
+    """An image (1 or 3, h, w) of bytes, or of numbers from 0 to 1, as the bytes of a PPM or PGM file."""
+    if image.is_floating_point():
+        low, high = (float(each) for each in image.aminmax())
         if low < -SLACK or high > 1 + SLACK:
             raise Misuse(
                 f"pictures must be bytes, or numbers from 0 to 1; these reach from {low:.3g} to {high:.3g}: leave out "
                 "the normalisation"
             )
-    return images.contiguous().numpy().tobytes()
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """A name for this content."""
-    state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "big") + part)
-    return state.hexdigest()
+        image = (image * 255).round().clamp(0, 255).byte()
+    header = f"P{6 if len(image) == 3 else 5} {image.shape[2]} {image.shape[1]} 255\n"
+    return header.encode() + image.permute(1, 2, 0).contiguous().numpy().tobytes()
 
 
 # --- What models train on
@@ -187,10 +126,6 @@ class Material:
     def points(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(b, d) the inputs of these samples as points, to find neighbours by."""
         return np.asarray(self.read(torch.from_numpy(rows)).flatten(1), np.float32)
-
-    def split(self, y: NDArray[np.int64]) -> Split:
-        """All samples with these labels."""
-        return Split(torch.from_numpy(y), self.read, self.classes)
 
     @property
     def architecture(self) -> str:
@@ -275,7 +210,7 @@ class WholeMaterial(Material):
         return find_encoder(self.listed["kind"], self.listed["encoder"])
 
     @cached_property
-    def samples(self) -> Pictures | Texts:
+    def samples(self) -> Any:
         inputs = self.listed["inputs"]
         if self.listed["kind"] == "text":
             return Texts(inputs)
@@ -287,15 +222,11 @@ class WholeMaterial(Material):
 
     def read(self, rows: Tensor) -> Tensor:
         """(b, 3, s, s) bytes, or (b, t) tokens."""
-        samples = self.samples
-        found = samples.read(rows, self.encoder.size) if isinstance(samples, Pictures) else samples.read(rows)
-        return self.encoder.enter(found)
+        return self.encoder.enter(self.samples.read(rows, self.encoder.size))
 
     def points(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        chosen = torch.from_numpy(rows)
-        if isinstance(self.samples, Pictures):
-            return np.asarray(self.samples.read(chosen, POINT).flatten(1) / 255, np.float32)
-        return word_points(self.samples.read(chosen))
+        found = self.samples.read(torch.from_numpy(rows), POINT)
+        return word_points(found) if self.listed["kind"] == "text" else np.asarray(found.flatten(1) / 255, np.float32)
 
     @property
     def architecture(self) -> str:
@@ -317,22 +248,14 @@ def word_points(texts: list[str]) -> NDArray[np.float32]:
     return np.asarray(HashingVectorizer(n_features=POINT**2).transform(texts).toarray(), np.float32)
 
 
-def whole_material(own: OwnData, encoder: Encoder, folder: Path) -> WholeMaterial:
+def whole_material(own: OwnData, encoder: Encoder) -> WholeMaterial:
     """The list of what is trained on, written for the processes that train."""
     if own.kind == "image" and not all(own.paths):
         raise Misuse("--finetune needs pictures that are files: these lie inside a table; save them as files first")
-    texts = isinstance(own.inputs, Texts)
-    inputs = list(cast(Texts, own.inputs).texts) if texts else [str(Path(each).resolve()) for each in own.paths]
-    path = folder / f"{own.inputs.identity}.json"
+    inputs = list(own.inputs.texts) if own.kind == "text" else [str(Path(each).resolve()) for each in own.paths]
+    path = user_cache("features") / f"{own.inputs.identity}.json"
     write_json(path, {"kind": own.kind, "encoder": encoder.name, "inputs": inputs})
     return WholeMaterial(path, own.classes, f"{own.inputs.identity}:{encoder.identity}:whole")
-
-
-def with_texts(material: WholeMaterial, texts: list[str], identity: str) -> WholeMaterial:
-    """The same list with more texts after its own."""
-    path = material.array.with_name(f"{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}.json")
-    write_json(path, {**material.listed, "inputs": [*material.listed["inputs"], *texts]})
-    return WholeMaterial(path, material.classes, identity)
 
 
 # --- The samples of an audit with their material
@@ -354,11 +277,9 @@ class Subject:
 
     def read(self, rows: Tensor) -> Any:
         """Images (b, 3, size, size) uint8 exactly as the model gets them, or b texts."""
-        if self.own.kind == "text":
-            return texts_of(self.own, rows)
-        if self.encoder is None:
+        if self.own.kind == "image" and self.encoder is None:
             return torch.from_numpy(self.material.inputs[rows.numpy()])
-        return pictures_of(self.own).read(rows, self.size)
+        return self.own.inputs.read(rows, self.size)
 
     def enter(self, inputs: Any) -> Tensor:
         """Inputs of the kind that `read` gives, as the network's."""
@@ -385,26 +306,16 @@ class Subject:
 
 def prepare(own: OwnData, backbone: str | None, finetune: bool = False) -> Subject:
     """The samples with their inputs on disk: found there, finished, or made; to finetune, the list of what is read."""
-    name = own.inputs.identity
-    if own.kind == "image" and backbone is None and not finetune and pictures_of(own).largest_side <= LARGEST:
-        size = max(SMALLEST, pictures_of(own).largest_side)
-        array = pixels(name, len(own), stream_of(own, size), size, cache_folder())
+    name, kept = own.inputs.identity, user_cache("features")
+    if own.kind == "image" and backbone is None and not finetune and own.inputs.largest_side <= LARGEST:
+        size = max(SMALLEST, own.inputs.largest_side)
+        array = pixels(name, len(own), stream_of(own, size), size, kept)
         return Subject(own, Material(file_of(array), own.classes, f"{name}:{size}"), None, size)
     encoder = find_encoder(own.kind, backbone)
     if finetune:
-        return Subject(own, whole_material(own, encoder, cache_folder()), encoder, encoder.size)
-    array = features(encoder, name, len(own), stream_of(own, encoder.size), cache_folder())
+        return Subject(own, whole_material(own, encoder), encoder, encoder.size)
+    array = features(encoder, name, len(own), stream_of(own, encoder.size), kept)
     return Subject(own, Material(file_of(array), own.classes, f"{name}:{encoder.identity}"), encoder, encoder.size)
-
-
-def pictures_of(own: OwnData) -> Pictures:
-    """The images of samples that are images."""
-    return cast(Pictures, own.inputs)
-
-
-def texts_of(own: OwnData, rows: Tensor) -> list[str]:
-    """The texts of samples that are texts."""
-    return cast(Texts, own.inputs).read(rows)
 
 
 def file_of(array: Array) -> Path:
@@ -412,27 +323,17 @@ def file_of(array: Array) -> Path:
     return Path(str(cast(np.memmap, array).filename))
 
 
-def cache_folder() -> Path:
-    """Where pixels and features are kept."""
-    return user_cache("features")
-
-
-class Changed(Problem):
-    """Images are no longer what they were when they were first looked at: what is made of them must not be kept."""
-
-
 def stream_of(own: OwnData, size: int) -> Stream:
-    """What the cache asks for missing rows: texts, or images, decoded ahead; Changed where one is not what it was."""
+    """What the cache asks for missing samples: texts, or images, decoded ahead; none that is not what it was."""
 
     def stream(rows: Tensor) -> Iterator[tuple[Tensor, Any]]:
         if own.kind == "text":
-            yield from ((part, texts_of(own, part)) for part in torch.split(rows, TEXTS))
+            yield from ((part, own.inputs.read(part)) for part in torch.split(rows, TEXTS))
             return
-        inputs = pictures_of(own)
-        for part, images in inputs.stream(rows, size, IMAGES):
-            for name, reason in inputs.failed.items():
-                raise Changed(
-                    f"{len(inputs.failed):,} pictures changed while they were read; the first, {name}, {reason}: "
+        for part, images in own.inputs.stream(rows, size, IMAGES):
+            for name, reason in own.inputs.failed.items():
+                raise Problem(
+                    f"{len(own.inputs.failed):,} pictures changed while they were read; the first, {name}, {reason}: "
                     "run the same command again when nothing writes to them"
                 )
             yield part, images

@@ -15,10 +15,10 @@ from torch import Tensor
 from debiaser import __version__
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
 from debiaser.auditing.estimates import CHUNK, DRAWS, Estimate, binomial_interval
-from debiaser.auditing.inputs import Subject, pictures_of, texts_of
+from debiaser.auditing.inputs import Subject
 from debiaser.auditing.views import View, image_views, text_views, with_matters
 from debiaser.data.cache import load_arrays
-from debiaser.data.own.splits import units_per_class
+from debiaser.data.own.rows import units_per_class
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream, write_arrays
 from debiaser.progress import task
@@ -106,9 +106,9 @@ class SwapAnswers:
 def find_views(subject: Subject, trainer: Trainer, matters: Sequence[str]) -> tuple[View, ...]:
     """What may be swapped between two samples; a name in `matters` that is no view is a mistake."""
     if subject.own.kind == "image":
-        return with_matters(image_views(pictures_of(subject.own).largest_side), matters)
+        return with_matters(image_views(subject.own.inputs.largest_side), matters)
     pool = trainer.rows
-    texts = texts_of(subject.own, torch.from_numpy(pool))
+    texts = subject.own.inputs.read(torch.from_numpy(pool))
     return with_matters(text_views(texts, trainer.y[pool], trainer.fold[pool]), matters)
 
 

@@ -30,7 +30,6 @@ Backbone = Annotated[str | None, typer.Option(help="A transformers model, by nam
 Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not a head on its features.")]
 Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
 Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
-InSample = Annotated[bool, typer.Option("--in-sample", help="Plain PGD scores: by a model trained on these rows.")]
 Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
 Confirmed = Annotated[Path | None, typer.Option(help="The CSV that the page saved: what you marked in it.")]
 Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
@@ -54,7 +53,6 @@ def audit(
     seeds: Seeds = 0,
     workers: Workers = 0,
     epochs: options.Epochs = None,
-    in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
     redact: Redact = "",
@@ -76,8 +74,8 @@ def audit(
         findings = api.audit(
             source, probs and read_array(probs), features and read_array(features), label=label, image=image, text=text,
             group=group, split=split, unit=unit, backbone=backbone, finetune=finetune, seeds=at_least(seeds),
-            workers=at_least(workers), seed=seed, epochs=epochs, in_sample=in_sample, matters=names(matters),
-            confirmed=confirmed, redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
+            workers=at_least(workers), seed=seed, epochs=epochs, matters=names(matters), confirmed=confirmed,
+            redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
     show(findings, as_json)
     finish(findings, failing)
@@ -97,7 +95,6 @@ def debias(
     seeds: Seeds = 0,
     workers: Workers = 0,
     epochs: options.Epochs = None,
-    in_sample: InSample = False,
     matters: Matters = "",
     confirmed: Confirmed = None,
     max_cost: Annotated[float, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = 2.0,
@@ -118,7 +115,7 @@ def debias(
         findings = api.debias(
             source, label=label, image=image, text=text, group=group, split=split, unit=unit, backbone=backbone,
             finetune=finetune, seeds=at_least(seeds), workers=at_least(workers), seed=seed, epochs=epochs,
-            in_sample=in_sample, matters=names(matters), confirmed=confirmed, max_cost=max_cost,
+            matters=names(matters), confirmed=confirmed, max_cost=max_cost,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
     show(findings, as_json)

@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -20,13 +19,11 @@ from scipy.sparse.csgraph import connected_components
 
 from debiaser.data.cache import load_arrays, user_cache
 from debiaser.data.images import ORIENTATION, Contents, DecodeError, Pixels, content_digest, decode, open_header
-from debiaser.data.own.rows import MISSING, Labels, Rows, as_labels, first, shown
-from debiaser.data.own.splits import deal, units_per_class
-from debiaser.errors import Misuse, Problem
+from debiaser.data.own.rows import MISSING, Ints, Rows, as_labels, deal, first, shown, units_per_class
+from debiaser.errors import Problem
 from debiaser.io import write_arrays
 from debiaser.progress import task
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 THUMB = 12  # the side of the colour thumbnail that near duplicates must share
@@ -73,7 +70,7 @@ def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
     found, stamps = Survey.of(len(contents)), np.zeros((len(contents), 16), np.uint8)
     kept = load_arrays(path) or {}
     known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
-    fresh, again, places = list[int](), list[int](), list[int]()
+    fresh, again = list[int](), dict[int, int]()
     for row in range(len(contents)):
         try:
             words = f"{VERSION}\0{contents.stamp(row)}".encode(errors="surrogateescape")
@@ -83,13 +80,11 @@ def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
         stamp = hashlib.blake2b(words, digest_size=16).digest()
         stamps[row] = np.frombuffer(stamp, np.uint8)
         if stamp in known:
-            again.append(row)
-            places.append(known[stamp])
+            again[row] = known[stamp]
         else:
             fresh.append(row)
-    if again:
-        for each in fields(found):
-            getattr(found, each.name)[again] = kept[each.name][places]
+    for each in fields(found) if again else ():
+        getattr(found, each.name)[list(again)] = kept[each.name][list(again.values())]
     if fresh:
         try:
             _look_at(contents, fresh, found)
@@ -102,12 +97,29 @@ def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
 
 
 def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
-    def one(row: int) -> None:
+    """Fills in what there is to see of images: sides, digests, and what software leaves behind in a file."""
+
+    def look(row: int) -> None:
         try:
-            _look(contents.read(row), found, row)
-            found.reason[row] = ""
+            content = contents.read(row)
+            header, decoded = open_header(content), decode(content, SIDE)
         except DecodeError as error:
             found.reason[row] = str(error)
+            return
+        try:
+            exif = dict(header.getexif())
+        except Exception:  # EXIF blocks are broken in every imaginable way, and these facts are a courtesy
+            exif = {}
+        found.content[row] = np.frombuffer(content_digest(content), np.uint8)
+        found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size
+        camera = [str(exif.get(tag, "")).strip("\0 ") for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
+        tables = getattr(header, "quantization", None)
+        compression = hashlib.blake2b(repr(tables).encode(), digest_size=4).hexdigest() if tables else ""
+        facts = (header.format or "", header.mode, " ".join(filter(None, camera)), compression)
+        found.facts[row] = [fact[:FACT_LENGTH] for fact in facts]
+        found.windowed[row] = decoded.windowed
+        found.drawing[row], found.thumb[row] = digests(decoded.pixels)
+        found.reason[row] = ""
 
     found.reason[rows] = PENDING
     with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "survey") as pool:
@@ -115,27 +127,8 @@ def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
         with task("looking at pictures", len(rows)) as advance:
             for start in range(0, len(rows), CHUNK):
                 part = rows[start : start + CHUNK]
-                list(pool.map(one, part, chunksize=16))
+                list(pool.map(look, part, chunksize=16))
                 advance(len(part))
-
-
-def _look(content: bytes, found: Survey, row: int) -> None:
-    """Fills in what there is to see of one image: sides, digests, and what software leaves behind in a file."""
-    found.content[row] = np.frombuffer(content_digest(content), np.uint8)
-    header = open_header(content)
-    try:
-        exif = dict(header.getexif())
-    except Exception:  # EXIF blocks are broken in every imaginable way, and these facts are a courtesy
-        exif = {}
-    found.sides[row] = header.size[::-1] if exif.get(ORIENTATION, 1) in SIDEWAYS else header.size
-    camera = [str(exif.get(tag, "")).strip("\0 ") for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
-    tables = getattr(header, "quantization", None)
-    compression = hashlib.blake2b(repr(tables).encode(), digest_size=4).hexdigest() if tables else ""
-    facts = (header.format or "", header.mode, " ".join(filter(None, camera)), compression)
-    found.facts[row] = [fact[:FACT_LENGTH] for fact in facts]
-    decoded = decode(content, SIDE)
-    found.windowed[row] = decoded.windowed
-    found.drawing[row], found.thumb[row] = digests(decoded.pixels)
 
 
 def digests(pixels: Pixels) -> tuple[np.uint64, Pixels]:
@@ -185,11 +178,6 @@ def same(keys: Any) -> Ints:
     return np.stack([order[:-1][equal], order[1:][equal]], 1).astype(np.int64)
 
 
-def same_text(texts: Sequence[str]) -> Ints:
-    """Pairs of texts that are equal up to white space."""
-    return same(np.array([" ".join(text.split()) for text in texts], object))
-
-
 def near(seen: Survey) -> Ints:
     """Pairs (p, 2) of images that look the same: shape, drawing (hash) and colours (thumbnail) all agree.
 
@@ -235,25 +223,24 @@ def _alike(seen: Survey, pairs: Ints, colour: Floats, spread: Floats) -> Ints:
 
 SIDES = ("train", "valid", "test")  # of copies on several sides, those further right stay
 TOKENS = 4  # words of a file name that are looked at
+VALID, TEST = 0.1, 0.2  # shares that a split takes where none is given: of the training samples, of all
 FEW = 20  # training rows of a class from which on its scores mean something
 
 
-def labelled(rows: Rows) -> tuple[Rows, Labels]:
-    """The rows that have a label, and their labels."""
+def labelled(rows: Rows) -> Rows:
+    """The samples that have a label, with their class numbers."""
     name = rows.label_name
     labels = as_labels(rows.labels, name or "the folders", plain=not name)
     missing = (f"has no label in '{name}'", "missing label")
     uncertain = (f"has an uncertain label (-1) in '{name}'", "uncertain label")
     out = {int(row): missing if labels.y[row] == -1 else uncertain for row in np.flatnonzero(labels.y < 0)}
-    return rows.without(out).noting(*labels.notes), replace(labels, y=labels.y[labels.y >= 0])
+    return replace(rows, y=labels.y, classes=labels.classes).without(out).noting(*labels.notes)
 
 
-def readable(rows: Rows, labels: Labels, cache: Path | None) -> tuple[Rows, Labels, Survey | None]:
-    """The rows whose picture can be read, or whose text is not empty; with what was seen of the pictures."""
+def readable(rows: Rows, cache: Path | None) -> Rows:
+    """The samples whose image can be read, or whose text is not empty; with what was seen of the images."""
     if rows.images is None:
-        texts = rows.texts or []
-        out = {row: ("has no text", "unreadable") for row, text in enumerate(texts) if not text.strip()}
-        return *_rest(rows, labels, out), None
+        return rows.without({n: ("has no text", "unreadable") for n, t in enumerate(rows.texts or []) if not t.strip()})
     seen = survey(rows.images, rows.source if rows.paths is None else str(Path(rows.source).resolve()), cache)
     bad = np.flatnonzero(seen.reason != "")
     absent = [rows.ids[row] for row in np.flatnonzero(seen.reason == "is not there")]
@@ -264,20 +251,17 @@ def readable(rows: Rows, labels: Labels, cache: Path | None) -> tuple[Rows, Labe
         rows = rows.noting(told)
     if len(bad) == len(rows):
         raise Problem(f"none of {len(rows):,} pictures can be read; the first, {first(rows.ids[:1])}, {seen.reason[0]}")
-    rows, labels = _rest(rows, labels, {int(row): (str(seen.reason[row]), "unreadable") for row in bad})
-    return rows, labels, seen.take(np.flatnonzero(seen.reason == ""))
+    return replace(rows, seen=seen).without({int(row): (str(seen.reason[row]), "unreadable") for row in bad})
 
 
-def apart(
-    rows: Rows, labels: Labels, seen: Survey | None
-) -> tuple[Rows, Labels, Survey | None, Ints, list[Duplicates]]:
+def apart(rows: Rows) -> tuple[Rows, Ints, list[Duplicates]]:
     """Copies found and kept on one side of given splits; with the units (n,) that must stay together from here on."""
-    if seen is None:
-        pairs = [same_text(rows.texts or [])]
+    if rows.seen is None:
+        pairs = [same([" ".join(text.split()) for text in rows.texts or []])]  # texts are the same up to white space
     else:  # of exact copies, only the first is compared with others
-        contents = np.array([digest.tobytes() for digest in seen.content], object)
+        contents = np.array([digest.tobytes() for digest in rows.seen.content], object)
         firsts = np.unique(numbered(contents), return_index=True)[1]
-        pairs = [same(contents), firsts[near(seen.take(firsts))]]
+        pairs = [same(contents), firsts[near(rows.seen.take(firsts))]]
     number = pd.Series(joined(len(rows), *pairs))
     copies = [np.asarray(members) for members in number.groupby(number).indices.values() if len(members) > 1]
     side = np.array([SIDES.index(split) for split in rows.split]) if rows.split else np.zeros(len(rows), np.int64)
@@ -288,90 +272,80 @@ def apart(
         found.append(Duplicates(tuple(rows.ids[row] for row in members), across))
         kept = rows.ids[members[side[members] == best][0]]
         for row in members[side[members] < best].tolist():
-            reason = f"is a copy of {kept} in {SIDES[best]}"
-            out[row] = (reason, "duplicate across splits")
-    rows = rows.noting(*_copies_noted(copies, labels, len(out)))
-    kept_rows = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
-    unit = joined(len(rows), *pairs, *([] if rows.unit is None else [_named(rows.unit)]))[kept_rows]
-    rows, labels = _rest(rows, labels, out)
-    return rows, labels, None if seen is None else seen.take(kept_rows), numbered(unit), found
+            out[row] = (f"is a copy of {kept} in {SIDES[best]}", "duplicate across splits")
+    if rows.unit is not None:  # a sample without a name is a unit of its own
+        named = np.array([row for row, name in enumerate(rows.unit) if name.strip() not in MISSING], np.int64)
+        pairs.append(named[same([rows.unit[row].strip() for row in named.tolist()])])
+    if copies:
+        torn = sum(len(np.unique(rows.y[members])) > 1 for members in copies)
+        many = f"{sum(map(len, copies)):,} rows are copies of one another, {len(copies):,} different things"
+        rows = rows.noting(
+            f"{many}; they stay on one side",
+            *([f"{len(out):,} copies on another side of the given splits were left out"] if out else []),
+            *([f"{torn:,} of these things carry different labels: at least one is wrong"] if torn else []),
+        )
+    unit = np.delete(joined(len(rows), *pairs), list(out))
+    return rows.without(out), numbered(unit), found
 
 
-def check_classes(labels: Labels, unit: Ints, rows: Rows) -> None:
-    """Every class can be on two sides: it still has rows, and they are not all one thing."""
-    counts = np.bincount(labels.y, minlength=len(labels.classes))
-    gone = [shown(labels.classes[one]) for one in np.flatnonzero(counts == 0)]
+def check_classes(rows: Rows, unit: Ints) -> None:
+    """Every class can be on two sides: it still has samples, and they are not all one thing."""
+    counts = np.bincount(rows.y, minlength=len(rows.classes))
+    gone = [shown(rows.classes[one]) for one in np.flatnonzero(counts == 0)]
     if gone:
         raise Problem(f"no row that can be read is left of class {first(gone)}; mend its files, or remove it")
     if rows.unit is not None and len(np.unique(unit)) == 1:
         raise Problem("all rows are of one unit, so none can be held apart; name another column as --unit, or none")
-    for one in np.flatnonzero(units_per_class(labels.y, unit) < 2):
-        name, many = shown(labels.classes[one]), counts[one] > 1
-        what = f"all {counts[one]:,} rows are copies or of one unit" if many else "a single row"
-        raise Problem(f"class '{name}' cannot be split: {what}; add different ones, or remove the class")
-    if rows.split is not None:
-        train = {label for label, split in zip(labels.y.tolist(), rows.split, strict=True) if split == "train"}
-        lost = [shown(name) for one, name in enumerate(labels.classes) if one not in train]
-        if lost:
-            raise Problem(f"class {first(lost)} has no row in train; it cannot be learnt: mend the splits")
+    for one in np.flatnonzero(units_per_class(rows.y, unit) < 2):
+        what = f"all {counts[one]:,} rows are copies or of one unit" if counts[one] > 1 else "a single row"
+        raise Problem(
+            f"class '{shown(rows.classes[one])}' cannot be split: {what}; add different ones, or remove the class"
+        )
 
 
-def divided(
-    rows: Rows, y: Ints, unit: Ints, seed: int, fractions: tuple[float, float], need_test: bool
-) -> tuple[npt.NDArray[np.str_], list[str]]:
-    """(n,) train, valid or test: as given, the missing ones taken from train by whole units; and what to say."""
-    valid, test = fractions
-    if not (0 < valid < 1 and 0 < test < 1 and valid + test < 1):
-        raise Misuse(f"fractions must both be above 0 and less than 1 together, got {fractions}")
-    split = np.array(rows.split or ["train"] * len(rows), "<U5")
-    train = np.flatnonzero(split == "train")
-    shares = {}
-    if "valid" not in split:
-        shares["valid"] = valid
-    if need_test and "test" not in split:
-        shares["test"] = min(0.5, test * len(rows) / len(train))
-    if not shares:
-        return split, []
-    parts = ["train", *shares]
-    dealt = deal(y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
-    split[train] = np.array(parts, "<U5")[dealt]
-    made = " and ".join(f"{np.sum(split == name):,} rows for {name}" for name in shares)
-    return split, [f"no such split was given: {made} were taken from train at random, classes in proportion"]
+def divided(rows: Rows, unit: Ints, seed: int, need_test: bool) -> tuple[npt.NDArray[np.str_], list[str]]:
+    """(n,) train, valid or test: as given, the missing ones taken from train by whole units; and what to say.
 
-
-def check_held_out(split: npt.NDArray[np.str_], labels: Labels) -> None:
-    """Something can be learnt, chosen on and proven: every class in train, and rows in valid and test."""
-    lost = np.setdiff1d(np.arange(len(labels.classes)), labels.y[split == "train"])
-    empty = [side for side in SIDES if not (split == side).any()]
-    what = (
-        f"rows for {first(empty)}" if empty else f"class {first([shown(labels.classes[one]) for one in lost])} in train"
-    )
-    if empty or len(lost):
-        raise Problem(f"too few separate units: there are no {what}; add units, or give the splits with --split")
-
-
-def file_columns(seen: Survey) -> dict[str, list[str]]:
-    """What a model could tell pictures apart by that is no content: size, shape, format, mode, camera, compression."""
-    width, height = seen.sides.T
-    found = {
-        "picture size": [f"{w} x {h}" for w, h in seen.sides.tolist()],
-        "picture shape": [f"{ratio:.1f}" for ratio in width / np.maximum(height, 1)],
-        **{name: seen.facts[:, place].tolist() for place, name in enumerate(FACTS)},
-    }
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
-
-
-def name_columns(paths: Sequence[str], classes: Sequence[str]) -> dict[str, list[str]]:
-    """The words of the file names, by their place: who made a picture often stands there.
-
-    Running numbers are left out, and so are words of the classes' names, which repeat the label.
+    Something can be learnt then: every class is in train; where a test is needed, no split is empty.
     """
-    known = {word for name in classes for word in _words(name)}
-    names = [[word for word in _words(PurePath(path).stem) if word not in known] for path in paths]
-    found = {
-        f"file name token {place + 1}": [words[place] if place < len(words) else "" for words in names]
-        for place in range(min(TOKENS, max(map(len, names), default=0)))
-    }
+    split = np.array(rows.split or ["train"] * len(rows), "<U5")
+    train, shares, notes = np.flatnonzero(split == "train"), {}, []
+    if "valid" not in split:
+        shares["valid"] = VALID
+    if need_test and "test" not in split:
+        shares["test"] = min(0.5, TEST * len(rows) / len(train))
+    if shares:
+        dealt = deal(rows.y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
+        split[train] = np.array(["train", *shares], "<U5")[dealt]
+        made = " and ".join(f"{np.sum(split == name):,} rows for {name}" for name in shares)
+        notes = [f"no such split was given: {made} were taken from train at random, classes in proportion"]
+    lost = [shown(rows.classes[one]) for one in np.setdiff1d(np.arange(len(rows.classes)), rows.y[split == "train"])]
+    empty = [side for side in SIDES if not (split == side).any()] if need_test else []
+    if empty or lost:
+        what = f"rows for {first(empty)}" if empty else f"rows of class {first(lost)} in train"
+        raise Problem(f"there are no {what}: add separate units, or mend the splits (--split)")
+    return split, notes
+
+
+def found_columns(rows: Rows) -> dict[str, list[str]]:
+    """What a model could tell samples apart by that is no content, where it varies.
+
+    Of images size, shape, format, mode, camera, compression, and the words of the file names by their place: who made
+    an image often stands there. Running numbers are left out, and words of the classes' names, which repeat the label.
+    """
+    if rows.seen is None:
+        found = {"text length": [str(len(text.split())) for text in rows.texts or []]}
+    else:
+        width, height = rows.seen.sides.T
+        known = {word for name in rows.classes for word in _words(name)}
+        names = [[word for word in _words(PurePath(path).stem) if word not in known] for path in rows.paths or []]
+        found = {
+            "picture size": [f"{w} x {h}" for w, h in rows.seen.sides.tolist()],
+            "picture shape": [f"{ratio:.1f}" for ratio in width / np.maximum(height, 1)],
+            **{name: rows.seen.facts[:, place].tolist() for place, name in enumerate(FACTS)},
+        }
+        for place in range(min(TOKENS, max(map(len, names), default=0))):
+            found[f"file name token {place + 1}"] = [words[place] if place < len(words) else "" for words in names]
     return {name: values for name, values in found.items() if len(set(values)) > 1}
 
 
@@ -381,46 +355,15 @@ def _words(name: str) -> list[str]:
     return [word for word in words if word and not word.isdigit()]
 
 
-def text_columns(texts: Sequence[str]) -> dict[str, list[str]]:
-    """What a model could tell texts apart by that is no content: how many words they have."""
-    lengths = [str(len(text.split())) for text in texts]
-    return {"text length": lengths} if len(set(lengths)) > 1 else {}
-
-
-def remarks(rows: Rows, labels: Labels, seen: Survey | None, unit: Ints, split: npt.NDArray[np.str_]) -> list[str]:
+def remarks(rows: Rows, unit: Ints, split: npt.NDArray[np.str_]) -> list[str]:
     """What else a person should know of this data."""
     found = []
-    if seen is not None and seen.windowed.any():
-        count = int(seen.windowed.sum())
+    if rows.seen is not None and (count := int(rows.seen.windowed.sum())):
         found.append(f"{count:,} pictures of more than 8 bits were windowed to 8, 1st to 99th percentile of each")
-    if rows.unit is not None:
-        sides = np.unique(np.stack([unit, np.unique(split, return_inverse=True)[1]], 1), axis=0)
-        leaking = int((np.unique(sides[:, 0], return_counts=True)[1] > 1).sum())
-        if leaking:
-            found.append(f"{leaking:,} units are on several sides of the given splits: the test knows them already")
-    counts = np.bincount(labels.y[split == "train"], minlength=len(labels.classes))
-    small = [f"{shown(labels.classes[one])} ({counts[one]})" for one in np.flatnonzero(counts < FEW)]
+    if rows.unit is not None and (leaking := int((pd.Series(split).groupby(unit).nunique() > 1).sum())):
+        found.append(f"{leaking:,} units are on several sides of the given splits: the test knows them already")
+    counts = np.bincount(rows.y[split == "train"], minlength=len(rows.classes))
+    small = [f"{shown(rows.classes[one])} ({counts[one]})" for one in np.flatnonzero(counts < FEW)]
     if small:
         found.append(f"classes with fewer than {FEW} training rows, of which little can be said: {first(small)}")
     return found
-
-
-def _rest(rows: Rows, labels: Labels, out: dict[int, tuple[str, str]]) -> tuple[Rows, Labels]:
-    kept = np.setdiff1d(np.arange(len(rows)), np.fromiter(out, np.int64, len(out)))
-    return rows.without(out), replace(labels, y=labels.y[kept])
-
-
-def _named(unit: list[str]) -> Ints:
-    """Pairs that chain the rows of a named unit; a row without a name is a unit of its own."""
-    named = np.array([row for row, name in enumerate(unit) if name.strip() not in MISSING], np.int64)
-    return named[same([unit[row].strip() for row in named.tolist()])] if len(named) else np.zeros((0, 2), np.int64)
-
-
-def _copies_noted(copies: list[Ints], labels: Labels, out: int) -> list[str]:
-    if not copies:
-        return []
-    rows = sum(len(members) for members in copies)
-    torn = sum(len(np.unique(labels.y[members])) > 1 for members in copies)
-    found = [f"{rows:,} rows are copies of one another, {len(copies):,} different things; they stay on one side"]
-    found += [f"{out:,} copies on another side of the given splits were left out"] if out else []
-    return [*found, f"{torn:,} of these things carry different labels: at least one is wrong"] if torn else found
