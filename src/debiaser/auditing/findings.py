@@ -158,6 +158,8 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
         "histogram": histogram(examined.score[pool], ~right),
         "repair": None,
+        "page": None,
+        "scores": None,
     }
 
 

@@ -296,7 +296,7 @@ class Subject:
     @property
     def choices(self) -> dict[str, str]:
         """What was chosen for this data, in words."""
-        told = {"network": self.material.network}
+        told = {"network": self.material.network} if self.own.kind != "answers" else {}
         if self.encoder is not None and not self.whole:
             told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a row, computed once"
         if self.own.kind == "image":
