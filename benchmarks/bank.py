@@ -169,8 +169,8 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
         return NOT_BIASED, reasons, swaps, "swaps"
     trainer, biased = train_biased_models(trainer, api.BIASED_SEEDS)
     misclassified, stage = int((biased.answer != y).sum()), "easy"
-    rest = False
-    if misclassified >= diagnosis.FEW and rules.many(rules.confident(biased, biased.answer != y), len(y)):
+    rest, sure = False, (biased.answer != y) & (biased.probability.max(1) >= rules.CONFIDENT)
+    if misclassified >= diagnosis.FEW and sure.sum() >= max(diagnosis.FEW, rules.RECOVERABLE * len(y)):
         rest, stage = (
             rules.recoverable(biased, diagnose(trainer, biased, api.JUDGE_SEEDS), np.arange(len(y)), y),
             "judge",

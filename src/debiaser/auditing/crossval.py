@@ -204,13 +204,8 @@ def run_jobs(jobs: Sequence[Job], folder: Path, stage: str, workers: int = 1) ->
                 with listening(lambda _what, _done, _total, step, _unit: advance(step)):  # many trainings, one bar
                     for job in missing:
                         train_job(job, folder)
-    for job in missing:
-        known[job.key] = read_predictions(folder / job.key)
-        if known[job.key] is None:
-            where = folder / job.key
-            raise Problem(
-                f"cannot read what was just written to {where}; another process may have removed it: try again"
-            )
+    known |= {job.key: read_predictions(folder / job.key) for job in missing}
+    assert None not in known.values(), "what was just written cannot be read"
     return [predictions for job in jobs if (predictions := known[job.key])]
 
 

@@ -19,8 +19,9 @@ from debiaser.auditing.inputs import as_float, new_network
 from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Pictures
 from debiaser.data.own.reading import READERS, find_input, is_image
+from debiaser.data.own.rows import shown
 from debiaser.errors import Problem
-from debiaser.io import write_json, write_text
+from debiaser.io import UNREADABLE, write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
 from debiaser.progress import task, track
@@ -69,6 +70,16 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
     """The model card: what it is, how it was chosen, what was measured, what it is not."""
     right, hard = evaluation.right(config["method"])[0], evaluation.misclassified
     choices = examined.subject.choices
+    table = [
+        (
+            name,
+            spread(told["overall"]["mean"], told["overall"]["sd"]),
+            with_interval(told["minus_vanilla"] or {}) or "–",
+            spread(told["easy_misses"]["mean"], told["easy_misses"]["sd"]),
+        )
+        for part in PARTS
+        for name, told in repair[part].items()
+    ]
     mine = f"{100 * float(right.mean()):.2f}% right"
     if hard.any():
         mine += f"; {100 * float(right[hard].mean()):.2f}% on the {int(hard.sum()):,} rows the easy model misses"
@@ -85,10 +96,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
         f"This very model (seed 0) on the {len(evaluation.rows):,} held-out rows: {mine}.",
         "",
-        markdown_table(
-            ("trained with", "all held-out rows", "minus vanilla", "rows the easy model misses"),
-            [card_row(name, told) for part in PARTS for name, told in repair[part].items()],
-        ),
+        markdown_table(("trained with", "all held-out rows", "minus vanilla", "rows the easy model misses"), table),
         "",
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
         f"the easy one saw {evaluation.samples_seen:,} samples of the training and validation rows.",
@@ -114,12 +122,6 @@ def escaped(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in plain)
 
 
-def card_row(name: str, told: dict[str, Any]) -> list[str]:
-    """One line of the card's table."""
-    overall, misclassified = (spread(told[rows]["mean"], told[rows]["sd"]) for rows in ("overall", "easy_misses"))
-    return [name, overall, with_interval(told["minus_vanilla"] or {}) or "–", misclassified]
-
-
 @dataclass(frozen=True, eq=False)
 class Exported:
     """A model read back: what it takes and what it answers."""
@@ -138,24 +140,20 @@ class Exported:
 def read_exported(folder: Path) -> Exported:
     """The exported model of a folder."""
     try:
-        config = json.loads((folder / "config.json").read_text())
-        state = read_tensors(folder / "model.safetensors").tensors
-    except (OSError, ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise Problem(
-            f"{folder} holds no exported model that can be read ({error}); `debiaser debias` makes one"
-        ) from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
-    try:
-        return _exported(folder, config, state)
+        return _exported(folder)
     except Problem:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, MemoryError) as error:
-        raise Problem(f"the config.json in {folder} is not whole; export the model again") from error
+    except (*UNREADABLE, AttributeError, IndexError, RecursionError, safetensors.SafetensorError) as error:
+        raise Problem(
+            f"{folder} holds no exported model that can be read ({shown(str(error))}); `debiaser debias` makes one"
+        ) from error
 
 
-def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Exported:
-    """The model that a config describes, with these weights."""
+def _exported(folder: Path) -> Exported:
+    config = json.loads((folder / "config.json").read_text())
+    state = read_tensors(folder / "model.safetensors").tensors
+    if config["format"] != FORMAT:
+        raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
     how, size = config["preprocessing"], config["preprocessing"]["size"]
     if not (isinstance(size, int) and 0 <= size <= LARGEST):
         raise ValueError(size)
@@ -166,14 +164,11 @@ def _exported(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) ->
             "would mean nothing: get the same one"
         )
     whole = config["architecture"] == "finetuned"
-    shape, classes = tuple(config["inputs"]), len(config["classes"])
-    model = new_network(config["architecture"], shape, classes, 0, encoder if whole else None)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise Problem(f"the weights in {folder} do not fit its config.json; export the model again") from error
+    shape, classes = tuple(config["inputs"]), tuple(map(str, config["classes"]))
+    model = new_network(config["architecture"], shape, len(classes), 0, encoder if whole else None)
+    model.load_state_dict(state)
     enter = as_float if encoder is None else encoder.enter if whole else encoder.encode
-    return Exported(model.eval(), tuple(map(str, config["classes"])), str(config["kind"]), size, enter)
+    return Exported(model.eval(), classes, str(config["kind"]), size, enter)
 
 
 # --- `debiaser predict`: labels for files, a folder, or a table, from an exported model

@@ -30,7 +30,6 @@ from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
 from debiaser.data.own import OwnData
-from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.progress import track
 from debiaser.report.tables import signed, with_interval
@@ -127,9 +126,14 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
     trainer, subject, labels = examined.trainer, examined.subject, validation.labels
     stream = numpy_stream(trainer.seed, "planted", "validation")
     places = np.sort(stream.permutation(np.flatnonzero(~validation.misclassified))[:MOST])
-    donors = np.array([other_class(labels, labels[each], stream) for each in places], np.int64)
-    if not len(places) or (donors < 0).any():
+    classes = np.unique(labels)
+    if not len(places) or len(classes) < 2:
         return None
+    donors = np.empty_like(places)
+    for number, label in enumerate(labels[places]):  # of another class, all as likely
+        others = classes[classes != label]
+        mine = np.flatnonzero(labels == others[stream.integers(len(others))])
+        donors[number] = mine[stream.integers(len(mine))]
     models = {
         name: [read_model(trainer.material, trainer.folder / key) for key in each.keys]
         for name, each in validation.candidates.items()
@@ -138,23 +142,11 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
     for start in track(range(0, len(places), BATCH), "planted rows"):
         rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
         x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
-        try:
-            entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
-        except Problem:
-            return None
+        entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         for name, networks in models.items():
             said = [probabilities(each, entered).argmax(1) for each in networks]
             right[name].append(np.stack(said) == trainer.y[rows])
     return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
-
-
-def other_class(labels: Rows, label: int, stream: np.random.Generator) -> int:
-    """The place of a sample of another class, all classes as likely; -1 where there is none."""
-    others = np.setdiff1d(np.unique(labels), [label])
-    if not len(others):
-        return -1
-    mine = np.flatnonzero(labels == others[stream.integers(len(others))])
-    return int(mine[stream.integers(len(mine))])
 
 
 def choose_model(validation: Evaluation, planted: PlantedAnswers | None, max_cost: float, seed: int = 0) -> Choice:
@@ -216,25 +208,21 @@ def resampled_criteria(
 ) -> tuple[Vector, list[float]]:
     """(c, draws) the criterion in percent over bootstrap samples of units and seeds, the same for all candidates, and
     (c,) on all samples."""
-    drawn, full, seeds = [], [], evaluation.seeds
+    drawn, full, seeds, labels = [], [], evaluation.seeds, evaluation.labels
     for name in names:
-        columns = criterion_columns(evaluation, planted, name)
+        # for each class, then for the planted samples: which these are, and by seed whether they are right
+        right = evaluation.right(name).astype(np.float64)
+        parts = [np.vstack([mine, right * mine]) for mine in (labels == k for k in np.unique(labels))]
+        if planted is not None:
+            moved = np.zeros((1 + seeds, len(labels)))
+            moved[0, planted.places], moved[1:, planted.places] = 1.0, planted.right[name]
+            parts.append(moved)
+        columns = np.concatenate(parts).T
         again = resampled_means(columns, evaluation.unit, seed)
         drawn.append(criterion(again, planted is not None, resampled_seeds(seeds, len(again), seed)))
         mean = columns.mean(0, keepdims=True)
         full.append(float(criterion(mean, planted is not None, np.full((1, seeds), 1 / seeds))[0]))
     return np.stack(drawn), full
-
-
-def criterion_columns(evaluation: Evaluation, planted: PlantedAnswers | None, name: str) -> Vector:
-    """(m, c) for each class, then for the planted samples: which these are, and by seed whether they are right."""
-    right, labels = evaluation.right(name).astype(np.float64), evaluation.labels
-    parts = [np.vstack([mine, right * mine]) for mine in (labels == k for k in np.unique(labels))]
-    if planted is not None:
-        moved = np.zeros((1 + evaluation.seeds, len(labels)))
-        moved[0, planted.places], moved[1:, planted.places] = 1.0, planted.right[name]
-        parts.append(moved)
-    return np.concatenate(parts).T
 
 
 def criterion(means: Vector, planted: bool, turns: Vector) -> Vector:

@@ -286,10 +286,12 @@ def judge(views: Sequence[View], said: dict[str, SwapAnswers], design: Design, s
         return ()
     answers = [said[view.name] for view in views]
     largest = by_chance(answers, design, seed).max(0)
-    units = len(np.unique(design.unit))
-    found = []
+    units, found = len(np.unique(design.unit)), []
+    # above what chance gives in 19 of 20 draws, in four of five tests; one hit alone is never beyond chance
+    bar = max(float(np.quantile(largest, 1 - LEVEL)), 2 / len(design.own))
     for view, each, (follows, chance, excess) in zip(views, answers, estimates(answers, design, seed), strict=True):
         beaten = int((largest >= excess.value / 100 - 1e-12).sum())
+        share = min(1.0, chance / 100 + bar)
         found.append(
             Reliance(
                 view.name,
@@ -303,7 +305,7 @@ def judge(views: Sequence[View], said: dict[str, SwapAnswers], design: Design, s
                 flips=100 * float((each.other != design.own).mean()),
                 flips_same_class=100 * float((each.same != design.own).mean()),
                 changed=100 * float(each.changed.mean()),
-                detectable=detectable(largest, chance, len(design.own), units),
+                detectable=min(100.0, 100 * (bar + POWER * float(np.sqrt(share * (1 - share) / units)))),
                 null=chance + 100 * max(0.0, float(np.quantile(largest, 1 - LEVEL))),
             )
         )
@@ -374,10 +376,3 @@ def estimates(answers: Sequence[SwapAnswers], design: Design, seed: int) -> list
         ends = 100 * float(min(low, least)), 100 * float(max(high, most))
         found.append((100 * share, 100 * expected, Estimate(100 * (share - expected), *ends, method)))
     return found
-
-
-def detectable(null: Vector, chance: float, rows: int, units: int) -> float:
-    """The smallest excess, in percent, that is above what chance gives in 19 of 20 draws, in four of five tests."""
-    bar = max(float(np.quantile(null, 1 - LEVEL)), 2 / rows)  # one hit alone is never beyond chance
-    share = min(1.0, chance / 100 + bar)
-    return min(100.0, 100 * (bar + POWER * float(np.sqrt(share * (1 - share) / units))))

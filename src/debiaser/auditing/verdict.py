@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
 from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Planted, Trouble, above_chance
@@ -127,21 +126,12 @@ def rule(
     return verdict(swaps, Health(skill, wrong, recoverable(biased, diagnosis, pool, y), empty))
 
 
-def confident(biased: OutOfFold, misclassified: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n,) samples that the biased model misclassifies while it is confident."""
-    return np.asarray(misclassified & (np.nan_to_num(biased.probability).max(1) >= CONFIDENT))
-
-
-def many(found: NDArray[np.bool_], rows: int) -> bool:
-    """Whether these are too many to be strays."""
-    return bool(found.sum() >= max(FEW, RECOVERABLE * rows))
-
-
 def recoverable(biased: OutOfFold, diagnosis: Diagnosis, pool: Rows, y: Rows) -> bool:
     """Whether many samples are confidently misclassified by the biased model although others predict their label."""
     if diagnosis.judge is None:
         return False
-    return many(confident(biased, diagnosis.misclassified) & (diagnosis.judge.answer == y), len(pool))
+    sure = diagnosis.misclassified & (np.nan_to_num(biased.probability).max(1) >= CONFIDENT)
+    return bool((sure & (diagnosis.judge.answer == y)).sum() >= max(FEW, RECOVERABLE * len(pool)))
 
 
 def named_view(views: Sequence[View], swaps: SwapTest | Problem, ruling: str) -> View | None:

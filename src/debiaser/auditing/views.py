@@ -25,20 +25,16 @@ from debiaser.errors import Problem, known
 class View:
     """A property of inputs that can be swapped.
 
-    nuisance: a model should not follow it; change: gives the inputs with the property of the donors, from inputs,
-    donors and the row numbers of the inputs; identity: what decides its swaps, for keys.
+    nuisance: a model should not follow it; identity: what decides its swaps, for keys; swap: from inputs, donors and
+    the numbers of the inputs the inputs with the property of the donors: images (b, 3, s, s), bytes as bytes and
+    numbers in [0, 1] as such, or b texts; Problem where these inputs do not have it.
     """
 
     name: str
     title: str
     nuisance: bool
-    change: Callable[[Any, Any, Any], Any] = field(repr=False)
+    swap: Callable[..., Any] = field(repr=False)
     identity: str
-
-    def swap(self, x: Any, donors: Any, rows: Tensor | None = None) -> Any:
-        """The inputs with the property of the donors: images (b, 3, s, s), bytes as bytes and numbers in [0, 1] as
-        such, or b texts; Problem where these inputs do not have it."""
-        return self.change(x, donors, rows)
 
 
 def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...]:
@@ -65,9 +61,7 @@ def image_view(
     side: of the largest image before they were enlarged, where that is known: enlarging adds no frame or texture.
     """
 
-    def swap(x: Tensor, donors: Tensor, _: Any) -> Tensor:
-        if x.shape != donors.shape or x.ndim != 4 or x.shape[1] != 3:
-            raise Problem(f"a swap needs RGB pictures of one size, got {tuple(x.shape)} and {tuple(donors.shape)}")
+    def swap(x: Tensor, donors: Tensor, _: Any = None) -> Tensor:
         if (shortest := min(*x.shape[-2:], side or x.shape[-1])) < smallest:
             raise Problem(f"needs pictures of at least {smallest} pixels a side, these have {shortest}")
         if x.is_floating_point():
