@@ -93,16 +93,6 @@ def repair(names: list[str]) -> dict[str, Any]:
     }
 
 
-def plane() -> list[dict[str, Any]]:
-    """Forty points of each kind: how sure the biased and the judging model are of the label."""
-    centres = {"aligned": (0.95, 0.9), "conflicting": (0.05, 0.85), "mislabelled": (0.03, 0.06), "planted": (0.04, 0.8)}
-    return [
-        {"easy": float(a), "judge": float(b), "kind": kind}
-        for kind, centre in centres.items()
-        for a, b in np.clip(np.random.default_rng(5).normal(centre, 0.06, (40, 2)), 0, 1).tolist()
-    ]
-
-
 def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     """An `audit.json` with every part in it."""
     n = len(label)
@@ -139,9 +129,7 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "kinds": {"why": ""},
         "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),
-        "plane": plane(),
         "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'},
-        "triplets": [],
         "histogram": {
             "edges": edges.tolist(),
             "all": np.histogram(score, edges)[0].tolist(),
@@ -188,9 +176,6 @@ def image_audit(n: int = 600, names: list[str] | None = None, prefix: str = "", 
         answers = [names[label[row]] for row in (k, k + 6, k + 6)]
         swaps["colour" if k < 3 else "texture"].append({"images": images[k : k + 18 : 6], "answers": answers})
     told = findings("image", names, label, label != colour, np.asarray(columns["score"]))
-    against = np.flatnonzero(label != colour)
-    typical = {k: int(np.flatnonzero((label == k) & (label == colour))[0]) for k in range(10)}
-    told["triplets"] = [{"row": int(r), "same": typical[label[r]], "other": typical[colour[r]]} for r in against[:8]]
     return {"findings": told | changes, "rows": columns, "samples": samples, "swaps": swaps}
 
 
@@ -210,7 +195,4 @@ def text_audit(n: int = 120, names: tuple[str, str] = ("bad", "good"), extra: st
     texts = [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"]
     swap = {"texts": texts, "answers": [names[0], names[1], names[1]]}
     told = findings("text", list(names), label, label != said, np.asarray(columns["score"]))
-    first = [int(np.flatnonzero((label == k) & (said == k))[0]) for k in (0, 1)]
-    against = np.flatnonzero(label != said)[:4]
-    told["triplets"] = [{"row": int(r), "same": first[label[r]], "other": first[said[r]]} for r in against]
     return {"findings": told, "rows": columns, "samples": samples, "swaps": {"colour": [swap, swap]}}

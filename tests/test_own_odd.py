@@ -105,13 +105,13 @@ def test_a_file_that_is_no_array_is_told_without_a_word_of_pickles(tmp_path: Pat
 def test_predict_finds_the_columns_that_an_audit_finds(tmp_path: Path) -> None:
     lines = [f"{row},a review of number {row} that is long enough" for row in range(5)]
     (tmp_path / "t.csv").write_text("\n".join(["stars,opinion", *lines[:2], "ragged", *lines[2:]]))
-    found = list(export.texts_of([str(tmp_path / "t.csv")], None))
+    found = list(export.find_inputs(str(tmp_path / "t.csv"), "text", None))
     assert found[0] == (f"{tmp_path}/t.csv:1", "a review of number 0 that is long enough")
     assert found[2][0].endswith(":4"), "counted as the ids of an audit are"
     (tmp_path / "p.csv").write_text("img_path,label\nx/1.png,cat\n")
-    assert list(export.picture_paths(str(tmp_path / "p.csv"), None)) == [str(tmp_path / "x" / "1.png")]
+    assert [path for path, _ in export.find_inputs(str(tmp_path / "p.csv"), "image", None)] == [f"{tmp_path}/x/1.png"]
     with pytest.raises(Problem, match=r"no column 'b' \(--text\); known: stars, opinion"):
-        list(export.texts_of([str(tmp_path / "t.csv")], "b"))
+        list(export.find_inputs(str(tmp_path / "t.csv"), "text", "b"))
 
 
 def test_what_is_left_out_of_an_audit_is_in_its_json(folder: Path, cache: Path, tmp_path: Path) -> None:

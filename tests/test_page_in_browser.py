@@ -193,7 +193,7 @@ def test_details_open_and_filters_work_by_keyboard(browser: Any, pages: dict[str
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> None:
     show(browser, pages[kind])
-    parts = [*("next", "repair", "views", "galleries", "triplets", "looks", "suspects"), *("kinds", "sixty", "scores")]
+    parts = [*("next", "repair", "views", "galleries", "looks", "suspects"), *("kinds", "sixty", "scores")]
     parts += [*("table", "left-out", "how"), *(("mislabelled", "saw") if kind == "image" else ())]
     assert [part for part in parts if not css(browser, f"section h2#{part}")] == []
     said = css(browser, "main")[0].text
@@ -211,11 +211,11 @@ def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> 
 
 
 def test_the_proof_is_drawn(browser: Any, pages: dict[str, str]) -> None:
-    """Before and after, the plane with planted samples, break-even, the forest, and sixty samples to look at."""
+    """Before and after, break-even, the forest, and sixty samples to look at."""
     show(browser, pages["image"])
     first = css(browser, "#views ~ .measures .measure")[0].text.replace("\n", " ")
     assert "Before: 30% of swaps" in first and "After: 8%" in first
-    drawn = {"#plane-planted use": 40, "#plane-conflicting use": 40, "#sixty-list .sample": 60}
+    drawn = {"#sixty-list .sample": 60}
     drawn |= {"[id^=price-course]": 2, "#price-even-band": 1, "#suspects ~ figure [id^=forest-dot]": 2}
     assert {selector: len(css(browser, selector)) for selector in drawn} == drawn
     assert "chosen" in css(browser, ".results .flag")[0].text

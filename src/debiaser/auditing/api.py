@@ -23,8 +23,8 @@ from debiaser.auditing.candidates import MAX_COST, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_model
-from debiaser.auditing.findings import Findings, choose, rows_of, summarise, write_audit
-from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of, word_points
+from debiaser.auditing.findings import Findings, rows_of, summarise, write_audit
+from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import apply_marks, match_marks
 from debiaser.auditing.selection import select_and_prove
@@ -34,7 +34,6 @@ from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
-from debiaser.io import make_folder, replacing
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
@@ -230,7 +229,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     leakage = find_leakage(unused, y[pool], own.unit[pool], misclassified, own.classes, seed)
     verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y)
     named = named_view(views, swaps, verdict)
-    diagnosis, planted, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
+    diagnosis, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
     if subject.encoder is None:
         advice = "Check the labels, or use a pretrained network: --backbone NAME."
     else:
@@ -251,7 +250,6 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         f"{seeds} seeds).",
         views=views,
         named=named,
-        planted=planted,
         controls=controls,
     )
     return apply_marks(examined, Path(request.confirmed)) if request.confirmed else examined
@@ -259,12 +257,11 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
 
 def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
-    chosen = choose(examined)
     following = {"next": what_next(examined, request.named, more.get("model_dir"))}
     made = {"seed": request.seed, "environment": environment("cpu")}
-    findings = Findings({**summarise(examined, chosen), **following, **more, **made}, rows_of(examined), request.out)
+    findings = Findings({**summarise(examined), **following, **more, **made}, rows_of(examined), request.out)
     if request.out is not None:
-        write_audit(examined, chosen, findings, request.out, request.redact, evaluation)
+        write_audit(examined, findings, request.out, request.redact, evaluation)
     return findings
 
 
@@ -344,7 +341,11 @@ def examine_model(own: OwnData, pred_probs: ArrayLike, features: ArrayLike | Non
     said = OutOfFold(probability[None], score[None], ())
     misclassified = said.answer != y
     kind, wrong = np.where(misclassified, "unsure", "aligned"), np.where(misclassified, 0.5, 0.0)[None]
-    material = shown_material(own, folder)
+    array = folder / "nothing.npy"  # only images are shown as a network would get them
+    if own.kind == "image":
+        stream = stream_of(own, LARGEST)
+        array = file_of(pixels(own.inputs.identity, len(own), stream, LARGEST, user_cache("features")))
+    material = Material(array, own.classes, own.identity)
     return Examined(
         subject=Subject(own, material, None, LARGEST),
         trainer=Trainer(material, y, np.zeros(len(y), np.int64), folder / "work"),
@@ -372,18 +373,6 @@ def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
         f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
         f"can be used, in their order; got {count:,}"
     )
-
-
-def shown_material(own: OwnData, folder: Path) -> Material:
-    """Something to find neighbours by and to show: small images, or which words a text has."""
-    path = folder / "work" / "words.npy"
-    if own.kind == "image":
-        path = file_of(pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, user_cache("features")))
-    elif own.kind == "text":
-        make_folder(path.parent)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.save(file, word_points(own.inputs.texts))
-    return Material(path, own.classes, own.identity)
 
 
 def checked_answers(own: OwnData, probability: Vector, features: Vector | None) -> tuple[Vector, Vector]:

@@ -39,10 +39,6 @@ class Copies:
     y: Rows
     place: Rows
 
-    def in_place_of(self, job: Job) -> Job:
-        """The same job, learning from the copies of its samples."""
-        return replace(job, material=self.material, y=self.y, train=len(self.place) + self.place[job.train])
-
 
 def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     """The samples and copies that have this property of others: found on disk, finished, or made.
@@ -180,7 +176,10 @@ def train_candidates(
         )
         if training.draws is not None:
             made = replace(made, recipe=rest, start=biased[seed].key)
-        return made if training.copies is None else training.copies.in_place_of(made)
+        if (copies := training.copies) is None:
+            return made
+        learnt = len(copies.place) + copies.place[train]  # the copies of the samples
+        return replace(made, material=copies.material, y=copies.y, train=learnt)
 
     jobs = {name: [job(training, seed) for seed in range(seeds)] for name, training in trainings.items()}
     jobs = {BIASED_MODEL: biased, **jobs}

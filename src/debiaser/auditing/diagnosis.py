@@ -261,13 +261,13 @@ def check_planted(
     diagnosis: Diagnosis,
     swaps: SwapTest | Problem,
     view: View | None,
-) -> tuple[Diagnosis, Planted | None, Controls | None]:
-    """The diagnosis, asserting kinds only where samples planted by this view bear it out; and the planted samples."""
+) -> tuple[Diagnosis, Controls | None]:
+    """The diagnosis, asserting kinds only where samples planted by this view bear it out; and what these showed."""
     if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
-        return without_kinds(diagnosis, UNNAMED), None, None
+        return without_kinds(diagnosis, UNNAMED), None
     planted = plant(subject, trainer, biased, diagnosis.judge, view, swaps.pairs)
     controls = check_controls(planted, trainer, biased, diagnosis, subject.own.unit)
-    return without_kinds(diagnosis, controls.doubts) if controls.doubts else diagnosis, planted, controls
+    return without_kinds(diagnosis, controls.doubts) if controls.doubts else diagnosis, controls
 
 
 def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:

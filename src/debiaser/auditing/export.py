@@ -182,63 +182,50 @@ def predict_inputs(
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """For each input in order its name, label and probabilities; and the inputs that could not be read, with why."""
     exported = read_exported(model_dir)
+    column = text if exported.kind == "text" else image
+    found = [pair for given in inputs for pair in find_inputs(given, exported.kind, column)]
+    if not found:
+        many = "texts" if exported.kind == "text" else "pictures"
+        raise Problem(f"there are no {many} in {', '.join(inputs)}; give files, a folder or a CSV")
+    parts = []
     if exported.kind == "text":
-        found = list(texts_of(inputs, text))
-        left_out = [(name, "has no text") for name, content in found if not content.strip()]
+        failed = {name: "has no text" for name, content in found if not content.strip()}
         found = [(name, content) for name, content in found if content.strip()]
-        if not found:
-            raise Problem("there are no texts to predict; give texts, or a CSV with their column as --text")
-        parts = [
-            exported.probability([content for _, content in found[start : start + BATCH]])
-            for start in track(range(0, len(found), BATCH), "predictions")
-        ]
-        named, probability = [name for name, _ in found], np.concatenate(parts)
+        batches = (found[start : start + BATCH] for start in track(range(0, len(found), BATCH), "predictions"))
+        parts = [exported.probability([content for _, content in batch]) for batch in batches]
+        probability = np.concatenate(parts or [np.zeros((0, len(exported.classes)))])
     else:
-        paths = [path for given in inputs for path in picture_paths(given, image)]
-        if not paths:
-            raise Problem(f"no pictures in {', '.join(inputs)}; give files, a folder of pictures or a CSV of paths")
-        pictures, parts = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), ""), []
+        paths = [path for _, path in found]
+        pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
         with task("predictions", len(paths)) as advance:
             for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
                 parts.append(exported.probability(read))
                 advance(len(rows))
-        good = [row for row, path in enumerate(paths) if path not in pictures.failed]
-        named, probability = [paths[row] for row in good], np.concatenate(parts)[good]
-        left_out = list(pictures.failed.items())
+        failed = pictures.failed
+        good = [row for row, path in enumerate(paths) if path not in failed]
+        found, probability = [found[row] for row in good], np.concatenate(parts)[good]
     predicted = [
         {
             "input": name,
             "label": exported.classes[int(each.argmax())],
             "probabilities": dict(zip(exported.classes, each.tolist(), strict=True)),
         }
-        for name, each in zip(named, probability, strict=True)
+        for (name, _), each in zip(found, probability, strict=True)
     ]
-    return predicted, left_out
+    return predicted, list(failed.items())
 
 
-def picture_paths(given: str, column: str | None) -> Iterator[str]:
-    """The files behind one input."""
+def find_inputs(given: str, kind: str, column: str | None) -> Iterator[tuple[str, str]]:
+    """A name and the text, or the file and the file again, of each sample behind one input."""
     path = Path(given)
-    if path.is_dir():
-        yield from (str(each) for each in sorted(path.rglob("*")) if is_image(each.name))
-    elif path.suffix.lower() in TABLES:
-        cells = find_input(READERS[path.suffix.lower()](path), "image", column)
-        yield from (value if Path(value).is_absolute() else str(path.parent / value) for value in cells)
-    elif path.exists():
-        yield given
+    if path.suffix.lower() in TABLES:
+        table = READERS[path.suffix.lower()](path)
+        for number, value in zip(table.numbers, find_input(table, kind, column), strict=True):
+            file = value if Path(value).is_absolute() else str(path.parent / value)
+            yield (f"{given}:{number}", value) if kind == "text" else (file, file)
+    elif path.is_dir() and kind == "image":
+        yield from ((str(each), str(each)) for each in sorted(path.rglob("*")) if is_image(each.name))
+    elif not path.exists() or path.is_dir():
+        raise Problem(f"no file {given}; check the path, or give a CSV with a column of {kind}s")
     else:
-        raise Problem(f"no file or folder {given}; check the path")
-
-
-def texts_of(inputs: Sequence[str], column: str | None) -> Iterator[tuple[str, str]]:
-    """A name and the text of each row of the tables, or of each plain text file."""
-    for given in inputs:
-        path = Path(given)
-        if path.suffix.lower() in TABLES:
-            table = READERS[path.suffix.lower()](path)
-            cells = find_input(table, "text", column)
-            yield from ((f"{given}:{number}", value) for number, value in zip(table.numbers, cells, strict=True))
-        elif path.is_file():
-            yield given, path.read_text(encoding="utf-8", errors="replace")
-        else:
-            raise Problem(f"no file {given}; give a CSV with a column of texts, or text files")
+        yield given, path.read_text(encoding="utf-8", errors="replace") if kind == "text" else given

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
-from debiaser.auditing.inputs import Material, Subject
+from debiaser.auditing.inputs import Subject
 from debiaser.auditing.swap_test import SwapTest, Untested
 from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
@@ -27,13 +27,10 @@ from debiaser.report.audit_page import write_audit_page
 LOOKS = 60  # samples, at random, that a person is asked to look at
 PER_CLASS = 12  # samples of each gallery
 MOST = 400  # images in all
-TRIPLETS = 12
-CANDIDATES = 2000  # typical samples among which the nearest is looked for
 HEATS = 12
 SMOOTH = 28  # a look is blurred by one part in so many of the image, to either side
 WORDS = 40  # of a text, at most, whose weight is found
 BINS = 40
-SHOWN = 150  # samples of each kind in the plane of two rules
 COLUMNS = (
     *("id", "path", "label", "predicted", "score", "probability", "rank"),
     *("p_conflicting", "p_mislabelled", "kind"),
@@ -102,21 +99,13 @@ class Findings:
 # --- As plain objects
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Row numbers: everything that is shown, the triplets, and the samples where the models' looks are drawn."""
-
-    shown: Rows
-    triplets: list[dict[str, int]]
-    looked: Rows
-
-
-def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
+def summarise(examined: Examined) -> dict[str, Any]:
     """Everything but the samples themselves."""
     own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     y, unit = own.y.numpy(), own.unit
     right = examined.biased.answer[pool] == y[pool]
     effective, place, swaps = examined.effective_rows, examined.place, examined.swaps
+    trained = bool(examined.biased.keys)  # here, not by the person
     untested, reliances = (swaps.untested, swaps.reliances) if isinstance(swaps, SwapTest) else ((), ())
     return {
         "source": own.source,
@@ -135,7 +124,7 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
             for k, name in enumerate(own.classes)
         ],
         "notes": [*own.notes, *remarks(examined, untested)],
-        "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))},
+        "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))} if trained else {},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
         "duplicates": [{"ids": list(each.ids), "across": each.across} for each in own.duplicates],
@@ -149,13 +138,11 @@ def summarise(examined: Examined, chosen: Chosen) -> dict[str, Any]:
         "mislabelled_share": mislabelled_share(examined).plain,
         "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
         "planted": examined.controls.plain if examined.controls else None,
-        "plane": plane(examined),
         "looks": [int(each) for each in place[looks(examined)]],
         "effective_sample_size": effective.plain,
         "untested": [asdict(each) for each in untested],
         "views": [asdict(each) for each in reliances],
         "suspects": [asdict(each) for each in examined.leakage],
-        "triplets": [{name: int(place[row]) for name, row in each.items()} for each in chosen.triplets],
         "histogram": histogram(examined.score[pool], ~right),
         "repair": None,
         "page": None,
@@ -173,27 +160,6 @@ def remarks(examined: Examined, untested: Sequence[Untested]) -> list[str]:
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
     return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
-
-
-def plane(examined: Examined) -> list[dict[str, Any]] | None:
-    """Samples by the probability that the easy and the judging models give to their label; planted ones among them."""
-    judge, y = examined.diagnosis.judge, examined.trainer.y
-    if judge is None:
-        return None
-    stream, pool = numpy_stream(examined.trainer.seed, "plane"), examined.pool
-    misclassified = examined.diagnosis.misclassified[pool]
-    rows = np.concatenate([stream.permutation(pool[part])[:SHOWN] for part in (misclassified, ~misclassified)])
-    diagnosis = examined.diagnosis.kind[rows].tolist()
-    parts = [(examined.biased.probability[rows], judge.probability[rows], y[rows], diagnosis)]
-    if (planted := examined.planted) is not None:
-        some = slice(None, None, max(1, len(planted.rows) // SHOWN))
-        label = y[planted.rows[some]]
-        parts.append((planted.biased[some], planted.judge.mean(0)[some], label, ["planted"] * len(label)))
-    return [
-        {"easy": round(float(one[row, k]), 3), "judge": round(float(other[row, k]), 3), "kind": kind}
-        for one, other, label, names in parts
-        for row, (k, kind) in enumerate(zip(label, names, strict=True))
-    ]
 
 
 def histogram(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, list[float]]:
@@ -295,10 +261,11 @@ def mislabelled_share(examined: Examined) -> Estimate:
 # --- What the page shows
 
 
-def choose(examined: Examined) -> Chosen:
-    """The samples to show: most and least against the rule in every class, likely mislabelled, triplets and looks."""
+def choose(examined: Examined) -> tuple[Rows, Rows]:
+    """The samples to show, most and least against the rule in every class, likely mislabelled, and looks; and those
+    where the models' looks are drawn."""
     y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
-    kind, material = examined.diagnosis.kind, examined.trainer.material
+    kind = examined.diagnosis.kind
     inside = np.flatnonzero(answer >= 0)
     order = inside[np.argsort(-score[inside], kind="stable")]
     classes = np.unique(y[inside])
@@ -310,32 +277,7 @@ def choose(examined: Examined) -> Chosen:
         galleries += [against, mine[::-1][:each]]
     wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
     against = order[answer[order] != y[order]]
-    known = examined.subject.own.kind != "answers"
-    triplets = make_triplets(against[:TRIPLETS], y, answer, material) if known else []
-    extra = np.array([row for triplet in triplets for row in triplet.values()], np.int64)
-    shown = np.unique(np.concatenate([*galleries, wrong, extra, order[:PER_CLASS], looks(examined)]))
-    return Chosen(shown, triplets, against[:HEATS])
-
-
-def make_triplets(rows: Rows, y: Rows, answer: Rows, material: Material) -> list[dict[str, int]]:
-    """For each row: the nearest typical row of its own label, and the nearest one of what the easy model says."""
-    found = []
-    typical = np.flatnonzero((answer >= 0) & (answer == y))
-    if len(typical) > CANDIDATES:
-        typical = np.sort(numpy_stream(0, "typical").choice(typical, CANDIDATES, replace=False))
-    if not len(typical) or not len(rows):
-        return []
-    points = material.points(typical)
-    for row, point in zip(rows, material.points(rows), strict=True):
-        distance = ((points - point) ** 2).sum(1)
-        nearest = {}
-        for name, label in (("same", y[row]), ("other", answer[row])):
-            mine = np.flatnonzero(y[typical] == label)
-            if len(mine):
-                nearest[name] = int(typical[mine[distance[mine].argmin()]])
-        if len(nearest) == 2:
-            found.append({"row": int(row), **nearest})
-    return found
+    return np.unique(np.concatenate([*galleries, wrong, order[:PER_CLASS], looks(examined)])), against[:HEATS]
 
 
 def input_gradients(subject: Subject, model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
@@ -372,7 +314,6 @@ STRIPS = 3  # swaps that are shown of each view
 
 def write_audit(
     examined: Examined,
-    chosen: Chosen,
     findings: Findings,
     folder: Path,
     redact: frozenset[str],
@@ -390,15 +331,15 @@ def write_audit(
     weights = pd.DataFrame({"id": findings.rows["id"], "probability": examined.weight()[examined.pool]})
     write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
     write_json(folder / "audit.json", findings.summary)
-    samples = {} if "images" in redact else shown_samples(examined, chosen, evaluation)
+    samples = {} if "images" in redact else shown_samples(examined, evaluation)
     swaps = {} if "images" in redact else shown_swaps(examined)
     write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)
 
 
-def shown_samples(examined: Examined, chosen: Chosen, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
+def shown_samples(examined: Examined, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
     """By their place in scores.csv the images or texts to show, what the easy model says, and where models look."""
-    subject, trainer, rows = examined.subject, examined.trainer, chosen.shown
-    kind = subject.own.kind
+    subject, trainer, kind = examined.subject, examined.trainer, examined.subject.own.kind
+    rows, looked = choose(examined)
     contents = subject.read(torch.from_numpy(rows))
     samples = [
         {kind: content, "easy": examined.biased.probability[row]}
@@ -408,7 +349,7 @@ def shown_samples(examined: Examined, chosen: Chosen, evaluation: Evaluation | N
     if evaluation is not None and evaluation.chosen != VANILLA:
         debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0])
     at = {int(row): number for number, row in enumerate(rows)}
-    for row in chosen.looked.tolist() if examined.biased.keys else ():
+    for row in looked.tolist() if examined.biased.keys else ():
         key = examined.biased.keys[0][trainer.fold[row]]  # of the model that never saw this sample
         easy = read_model(trainer.material, trainer.folder / key)
         content = subject.read(torch.tensor([row]))  # one at a time: a network may be large

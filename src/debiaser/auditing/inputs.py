@@ -30,7 +30,6 @@ SLACK = 1e-3  # by which rounding may leave the range of colours
 LARGEST = 64  # pixels: up to here a small network learns from the pixels themselves
 SMALLEST = 28  # pixels of a side: SimConv-1 needs 25
 IMAGES, TEXTS = 64, 256  # read at a time
-POINT = 16  # pixels of an image, or hashed words of a text, by which neighbours are found
 
 
 # --- Samples that are in memory: a dataset of (x, y) pairs as a person's own data
@@ -122,10 +121,6 @@ class Material:
     def read(self, rows: Tensor) -> Tensor:
         """(b, ...) float inputs of these samples."""
         return as_float(torch.from_numpy(self.inputs[rows.numpy()]))
-
-    def points(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(b, d) the inputs of these samples as points, to find neighbours by."""
-        return np.asarray(self.read(torch.from_numpy(rows)).flatten(1), np.float32)
 
     @property
     def architecture(self) -> str:
@@ -224,10 +219,6 @@ class WholeMaterial(Material):
         """(b, 3, s, s) bytes, or (b, t) tokens."""
         return self.encoder.enter(self.samples.read(rows, self.encoder.size))
 
-    def points(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        found = self.samples.read(torch.from_numpy(rows), POINT)
-        return word_points(found) if self.listed["kind"] == "text" else np.asarray(found.flatten(1) / 255, np.float32)
-
     @property
     def architecture(self) -> str:
         return "finetuned"
@@ -239,13 +230,6 @@ class WholeMaterial(Material):
     def new_net(self, seed: int) -> nn.Module:
         encoder = find_encoder(self.listed["kind"], self.listed["encoder"])
         return new_network("finetuned", (), len(self.classes), seed, encoder)
-
-
-def word_points(texts: list[str]) -> NDArray[np.float32]:
-    """(b, d) which words texts have, hashed: points to find neighbours by."""
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    return np.asarray(HashingVectorizer(n_features=POINT**2).transform(texts).toarray(), np.float32)
 
 
 def whole_material(own: OwnData, encoder: Encoder) -> WholeMaterial:
@@ -296,7 +280,7 @@ class Subject:
     @property
     def choices(self) -> dict[str, str]:
         """What was chosen for this data, in words."""
-        told = {"network": self.material.network} if self.own.kind != "answers" else {}
+        told = {"network": self.material.network}
         if self.encoder is not None and not self.whole:
             told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a row, computed once"
         if self.own.kind == "image":

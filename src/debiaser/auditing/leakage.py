@@ -6,6 +6,7 @@ imbalanced dataset makes no column suspect. One row of each unit takes part: row
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -95,7 +96,12 @@ def coded_values(values: NDArray[Any]) -> tuple[Rows, list[str]]:
 
     The labels have no part in it.
     """
-    numbers, gone = as_numbers(values)
+    texts = np.char.strip(np.asarray(values).astype(str))
+    gone, numbers = np.isin(np.char.lower(texts), ["", "nan", "none", "na", "n/a", "null"]), None
+    with suppress(ValueError):  # some are no numbers
+        numbers = np.where(gone, "0", texts).astype(np.float64)
+        gone = gone | ~np.isfinite(numbers)
+        numbers = np.where(gone, 0.0, numbers)
     if numbers is not None and len(np.unique(numbers[~gone])) > BINS:
         edges = np.unique(np.quantile(numbers[~gone], np.linspace(0, 1, BINS + 1)))
         code = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
@@ -109,21 +115,6 @@ def coded_values(values: NDArray[Any]) -> tuple[Rows, list[str]]:
         place[kept] = np.arange(len(kept))
         return place[code], [*found[kept].tolist(), OTHERS]
     return np.where(gone, len(names), code), [*names, MISSING]
-
-
-def as_numbers(values: NDArray[Any]) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
-    """The values as numbers (None where some are not), 0 where missing, and (n,) which are missing."""
-    if values.dtype.kind not in "biuf":
-        texts = np.char.strip(np.asarray(values).astype(str))
-        gone = np.isin(np.char.lower(texts), ["", "nan", "none", "na", "n/a", "null"])
-        try:
-            numbers = np.where(gone, "0", texts).astype(np.float64)
-        except ValueError:
-            return None, gone
-    else:
-        numbers, gone = values.astype(np.float64), np.zeros(len(values), bool)
-    gone = gone | ~np.isfinite(numbers)
-    return np.where(gone, 0.0, numbers), gone
 
 
 # --- telling the label ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
-from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Planted, Trouble, above_chance
+from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble, above_chance
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.leakage import Leakage
@@ -52,7 +52,6 @@ class Examined:
     model: str
     views: Sequence[View] = ()
     named: View | None = None
-    planted: Planted | None = None
     controls: Controls | None = None
     confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
 

@@ -82,7 +82,11 @@ def colour(x: Tensor, donors: Tensor) -> Tensor:
     value, tint = x.amax(1, keepdim=True), tints(x)
     mean, covariance = tint_statistics(x)
     new_mean, new_covariance = tint_statistics(donors)
-    moved = transport(covariance, new_covariance) @ (tint.flatten(2) - mean) + new_mean
+    # the smallest linear change that turns one covariance into the other (optimal transport)
+    floor = _SPREAD**2 * torch.eye(3, device=x.device)
+    root, inverse = root_and_inverse(covariance + floor)
+    middle, _ = root_and_inverse(root @ (new_covariance + floor) @ root)
+    moved = inverse @ middle @ inverse @ (tint.flatten(2) - mean) + new_mean
     moved = moved.clamp(0, 1).view_as(x)
     gain = (brightness(donors) / brightness(x)).clamp(1 / _GAIN, _GAIN)
     value = (value * gain).clamp_max(255)
@@ -109,14 +113,6 @@ def tint_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     mean = (shares * tint).sum(2, keepdim=True)
     centred = tint - mean
     return mean, (shares * centred) @ centred.mT
-
-
-def transport(covariance: Tensor, target: Tensor) -> Tensor:
-    """(b, 3, 3) the smallest linear change that turns one covariance into the other (optimal transport)."""
-    floor = _SPREAD**2 * torch.eye(3, device=covariance.device)
-    root, inverse = root_and_inverse(covariance + floor)
-    middle, _ = root_and_inverse(root @ (target + floor) @ root)
-    return inverse @ middle @ inverse
 
 
 def root_and_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:

@@ -209,7 +209,7 @@ def show(findings: Any, as_json: bool) -> None:
     """The findings in words, the model that was examined first; or as one JSON object."""
 
     if as_json:
-        hidden = ("triplets", "histogram", "repair", "classes", "choices", "duplicates", "left_out", "plane", "looks")
+        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "looks")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
     for line in told(findings):

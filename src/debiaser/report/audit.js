@@ -89,28 +89,6 @@ const drawGalleries = (home) => {
       side("Going against the easy rule", one.against, saysOf)));
   }
 };
-const odds = (place) => {
-  const list = make("ul", { class: "odds" });
-  for (const [index, probability] of data.samples[place].easy.slice(0, 2)) {
-    list.append(make("li", { class: index === cell("label", place) ? "is-label" : null },
-      make("span", {}, className(index)), make("span", {}, percent(probability))));
-  }
-  return list;
-};
-const drawTriplets = (home) => {
-  for (const places of data.triplets) {
-    const [row, , other] = places.map((place) => className(cell("label", place)));
-    const titles = ["Labelled " + row, "A typical " + row, "A typical " + other];
-    const box = make("div", { class: data.kind === "text" ? "triplet of-texts" : "triplet", "data-group": "" });
-    places.forEach((place, number) => {
-      const one = card(place);
-      one.tabIndex = number ? -1 : 0;
-      box.append(make("div", {}, make("h3", {}, titles[number]), one,
-        make("p", { class: "side-note quiet" }, "easy model"), odds(place)));
-    });
-    home.append(box);
-  }
-};
 const drawStrips = () => {
   for (const home of document.querySelectorAll(".strips")) {
     for (const strip of data.swaps[home.dataset.view]) {
@@ -128,7 +106,6 @@ const draw = (name, paint) => {
 };
 document.body.classList.add(data.tiny ? "tiny" : "smooth");
 draw("gallery-list", drawGalleries);
-draw("triplet-list", drawTriplets);
 draw("mislabelled-list", (home) => home.append(cardList(data.mislabelled, listKind(true), (place) =>
   className(cell("label", place)) + "?")));
 draw("look-list", (home) => home.append(cardList(data.looks, data.kind === "text" ? "prose-list columns" : "look-grid",

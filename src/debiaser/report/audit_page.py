@@ -80,17 +80,11 @@ def write_audit_page(
 
 def drawings(findings: Part, suspects: Sequence[Part]) -> dict[str, Markup]:
     """The figures that these findings give, by name."""
-    scores, points = (
-        findings["histogram"],
-        [(each["easy"], each["judge"], each["kind"]) for each in findings["plane"] or ()],
-    )
+    scores = findings["histogram"]
     alt = "Histogram of the scores of all samples, and of those that the easy model misses"
     counts = [("aligned", scores["all"]), ("conflicting", scores["easy_wrong"])]
     xlabel = "score: how hard the sample pulls against the easy rule"
     drawn = {"scores": figures.histogram(scores["edges"], counts, "scores", alt, True, xlabel)}
-    if points:
-        alt = f"Probability of the label for {len(points)} samples: easy model across, judging model up"
-        drawn["plane"] = figures.plane(points, alt)
     if suspects:
         lines = [(each["column"], each["balanced_accuracy"], each["chance"], each["flagged"]) for each in suspects]
         alt = "How well each column tells the label: " + "; ".join(f"{name} {value:.0f}%" for name, value, *_ in lines)
@@ -179,7 +173,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 MOST_ROWS, ID_ROOM = 10_000, 1_200_000
 MOST_SAMPLES, MOST_CLASSES, MOST_PER_SIDE = 400, 30, 10
-MOST_TRIPLETS, MOST_MISLABELLED, MOST_LOOKS, SHEET = 12, 24, 12, 24
+MOST_MISLABELLED, MOST_LOOKS, SHEET = 24, 12, 24
 IMAGE_ROOM, SIDES = 2_400_000, (192, 144, 112, 80, 56)
 TEXT_LENGTH, WORD_LENGTH = 1_200, 40
 LIKELY = 3  # classes told for one answer
@@ -188,7 +182,6 @@ LIKELY = 3  # classes told for one answer
 def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps: Mapping[str, Sequence[Part]]) -> Part:
     """All that the script needs, as plain values for JSON; samples are named by their place in `rows`."""
     listed = table_order(columns)
-    triplets = [[each[name] for name in ("row", "same", "other")] for each in findings["triplets"][:MOST_TRIPLETS]]
     sides = galleries(findings, columns, samples)
     kind, doubt, score = columns["kind"], columns["p_mislabelled"], columns["score"]
     mislabelled = sorted((row for row in samples if kind[row] == "mislabelled"), key=lambda row: -doubt[row])
@@ -197,9 +190,7 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
     # By turns, one sample of each side of each class at a time, so that a limit hits all alike.
     turns = chain(*zip_longest(*(side for _, low, high in sides for side in (high, low))))
     others = list(samples)[:: max(len(samples) // SHEET, 1)]
-    wanted = dict.fromkeys(
-        [*parts["sixty"], *chain(*triplets), *turns, *parts["mislabelled"], *parts["looks"], *others]
-    )
+    wanted = dict.fromkeys([*parts["sixty"], *turns, *parts["mislabelled"], *parts["looks"], *others])
     shown = [row for row in wanted if row in samples][:MOST_SAMPLES]
     order = list(dict.fromkeys([*listed, *shown]))
     names = list(dict.fromkeys([*(str(entry["name"]) for entry in findings["classes"]), ""]))
@@ -222,7 +213,6 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
         "rows": table_columns(columns, order, names),
         "samples": drawn,
         "galleries": [{"class": name, "typical": places(low), "against": places(high)} for name, low, high in sides],
-        "triplets": [places(rows) for rows in triplets if kept.keys() >= set(rows)],
         **{name: places(rows) for name, rows in parts.items()},
         "sheet": places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET]) if "image" in first else [],
         "swaps": {

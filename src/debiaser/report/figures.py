@@ -177,27 +177,6 @@ def curves(series: Sequence[tuple[int, list[Point], list[float]]], ylabel: str, 
 # Of an audit
 
 
-PLANE_COLOURS = {"aligned": "aligned", "conflicting": "conflicting", "mislabelled": "flipped", "unsure": "unknown"}
-
-
-@on_page
-def plane(points: Sequence[tuple[float, float, str]], alt: str) -> Markup:
-    """Samples (x, y, kind) by the probability of their label to the easy model (across) and to the judging one (up);
-    those made on purpose as rings."""
-    axes = _axes(3.2, 3.1)
-    axes.plot([0, 1], [0, 1], color=PAGE["line"], linewidth=0.9, linestyle=(0, (3, 3)))
-    for kind in dict.fromkeys(each[2] for each in points):
-        x, y = zip(*((x, y) for x, y, own in points if own == kind), strict=True)
-        look: Any = {"facecolor": PAGE[PLANE_COLOURS.get(kind, "right")], "linewidth": 0, "alpha": 0.8}
-        if kind == "planted":
-            look = {"facecolor": "none", "edgecolor": PAGE["right"], "linewidth": 1.2}
-        axes.scatter(x, y, 18, gid=kind, **look)
-    axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="easy model", ylabel="judging model", aspect="equal")
-    axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
-    axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
-    return _svg(axes, "plane", alt, "figure plane")
-
-
 @on_page
 def forest(rows: Sequence[tuple[str, float, float, bool]], alt: str) -> Markup:
     """A line for each (name, value, chance, flagged), in percent, from a tick at chance to a dot."""

@@ -92,7 +92,7 @@ def read_folder(root: Path) -> Rows:
                     labels.append(told(group))
                     splits.append(split)
     if len(set(labels)) < 2:
-        raise _nothing(root, loose) if not paths else _one_class(top, paths[0])
+        raise _unusable(root, loose, top, paths)
     if loose:
         notes.append(f"{len(loose):,} pictures lie outside any class folder and were passed over: {first(loose)}")
     if passed:
@@ -129,15 +129,13 @@ def _parts(root: Path) -> tuple[dict[Path, str], list[str]]:
     return named, [f"folders beside train, valid and test were passed over: {first(others)}"] if others else []
 
 
-def _one_class(top: Path, image: str) -> Problem:
-    """What to do where all images lie in one folder: it may be the one that holds the class folders."""
-    only = top / Path(image).relative_to(top).parts[0]
-    deeper = [told(name) for name in _inside(only)[0]]
-    hint = f"; if {first(deeper)} are the classes, name the folder {told(str(only))}" if len(deeper) > 1 else ""
-    return Problem(f"only one class, '{shown(told(only.name))}': a folder for each class is needed{hint}")
-
-
-def _nothing(root: Path, loose: list[str]) -> Problem:
+def _unusable(root: Path, loose: list[str], top: Path, paths: list[str]) -> Problem:
+    """What to do where there are no two classes; the only folder may be the one that holds the class folders."""
+    if paths:
+        only = top / Path(paths[0]).relative_to(top).parts[0]
+        deeper = [told(name) for name in _inside(only)[0]]
+        hint = f"; if {first(deeper)} are the classes, name the folder {told(str(only))}" if len(deeper) > 1 else ""
+        return Problem(f"only one class, '{shown(told(only.name))}': a folder for each class is needed{hint}")
     table = next((name for name in _inside(root)[1] if Path(name).suffix.lower() in READERS), None)
     hint = f", or name the table in it: {root / told(table)}" if table else ""
     if loose:
