@@ -107,6 +107,12 @@ class Predictions:
         """(m, k)."""
         return np.asarray(torch.from_numpy(self.logits).double().softmax(1))
 
+    def gradient_norm(self, y: Rows) -> Vector:
+        """(m,) the norm of the last layer's gradient for the labels `y` of all samples."""
+        labels = torch.from_numpy(y[self.rows])
+        outputs = Outputs(torch.from_numpy(self.length)[:, None], torch.from_numpy(self.logits), labels)
+        return np.asarray(outputs.residual.double().norm(dim=1)) * self.length.astype(np.float64)
+
 
 def train_job(job: Job, folder: Path) -> None:
     """Train the job's network and keep it, and what it predicts, below this folder."""
@@ -372,9 +378,7 @@ class Trainer:
         score = np.full((len(jobs), len(self.y)), np.nan)
         flat = [job for each in jobs for job in each]
         for number, said in enumerate(run_jobs(flat, self.folder, stage, self.workers)):
-            seed, labels = number // len(self.folds), torch.from_numpy(self.y[said.rows])
-            outputs = Outputs(torch.from_numpy(said.length)[:, None], torch.from_numpy(said.logits), labels)
-            norms = np.asarray(outputs.residual.double().norm(dim=1)) * said.length.astype(np.float64)
+            seed, norms = number // len(self.folds), said.gradient_norm(self.y)
             probability[seed, said.rows] = said.probability
             score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
         return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
