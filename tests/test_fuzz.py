@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.main import get_command
 
-from debiaser.auditing.api import Request
 from debiaser.auditing.export import FORMAT, read_exported
 from debiaser.auditing.marks import read_marks
 from debiaser.cli import app
@@ -216,7 +215,6 @@ ODD = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )
-NUMBERS = st.one_of(st.none(), st.integers(), st.floats())
 
 
 @QUICKLY
@@ -247,23 +245,6 @@ def test_every_option_of_train_is_taken_or_refused(
         assert str(error) and "\n" not in str(error).strip()
     else:
         assert spec.key and json.dumps(spec.key)
-
-
-@QUICKLY
-@given(
-    numbers=st.fixed_dictionaries(
-        {}, optional={"seeds": st.integers(0), "workers": st.integers(0), "seed": st.integers(), "epochs": NUMBERS}
-    ),
-    max_cost=st.floats(),
-)
-def test_every_number_of_an_audit_is_taken_or_refused(numbers: Any, max_cost: float) -> None:
-    try:
-        request = Request(**numbers, max_cost=max_cost)
-    except Misuse as error:
-        assert "must be at least" in str(error)
-    else:
-        assert request.seed >= 0 and request.max_cost >= 0
-        assert request.epochs is None or request.epochs >= 1
 
 
 def test_a_name_with_a_line_break_stays_on_one_line() -> None:

@@ -159,11 +159,12 @@ def test_tables_in_every_dialect(tmp_path: Path, read, delimiter: str, encoding:
 
 
 def test_ragged_rows_and_huge_cells(tmp_path: Path, read) -> None:
+    """A line with too few cells lacks the last ones; one with too many is left out and told."""
     rows = [*reviews(), ["only one"], [text(1), "good", "too", "many"], ["x " * 5_000_000, "good"], [" ", "bad"]]
     found = read(table(tmp_path / "t.csv", ["text", "label"], rows))
     assert len(found) == 41 and len(found.inputs.texts[40]) == 10_000_000
-    assert [each.id for each in found.excluded] == ["row 41", "row 42", "44"]
-    assert {each.kind for each in found.excluded} == {"unreadable"}
+    assert [(each.id, each.kind) for each in found.excluded] == [("41", "missing label"), ("43", "unreadable")]
+    assert any("Skipping line 43: expected 2 fields, saw 4" in note for note in found.notes)
 
 
 def test_missing_and_uncertain_labels_are_left_out(tmp_path: Path, read) -> None:

@@ -1,9 +1,5 @@
 """A shortcut that is there is named, checked on planted rows, trained against and priced: the whole command."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from conftest import debiaser
 from debiaser.data import bias as inject
 from debiaser.data.benchmarks import digits
 
@@ -34,14 +31,13 @@ def coloured(folder: Path, pictures: np.ndarray, target: np.ndarray, rho: float)
 @pytest.mark.timeout(1500)
 def test_debias_names_the_shortcut_chooses_proves_and_prices(tmp_path: Path) -> None:
     parts = list(digits.parts().values())
-    x, y = (np.concatenate([getattr(part, name) for part in parts]) for name in ("pictures", "target"))
+    x, y = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "target"))
     rows = np.concatenate([np.flatnonzero(y == k)[:PER_CLASS] for k in range(CLASSES)])
     data = coloured(tmp_path / "data", x[rows], y[rows], 0.03)
-    line = [sys.executable, "-m", "debiaser", "debias", str(data), "--out", str(tmp_path / "out"), "--epochs", "4"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run([*line, "--json", "--quiet"], capture_output=True, text=True, timeout=900, env=env)
+    words = ("debias", str(data), "--out", str(tmp_path / "out"), "--epochs", "4", "--json", "--quiet")
+    done = debiaser(*words, env={"XDG_CACHE_HOME": str(tmp_path / "cache")}, timeout=900)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = done.last_json
     assert found["views"][0]["name"] == "colour" and found["views"][0]["excess"]["value"] > 5
     assert 0 == found["conflicting_share"]["low"] < found["conflicting_share"]["high"] < 1
     if found["verdict"] == "biased":  # so few rows may leave it open

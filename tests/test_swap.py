@@ -20,7 +20,6 @@ from debiaser.auditing.swap_test import (
 )
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, NO_EVIDENCE, Health, verdict
 from debiaser.auditing.views import image_view, image_views
-from debiaser.data.own.rows import units_per_class
 from debiaser.errors import Problem
 
 HEALTHY = Health(skill=0.9, biased_errors=100)
@@ -259,11 +258,6 @@ def test_verdict(test, health, word, sentence):
     found, reasons = verdict(test, health)
     assert found == word
     assert any(sentence in reason for reason in reasons), reasons
-
-
-def test_fewest_units_count_units():
-    y, unit = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 2, 2])
-    assert units_per_class(y, unit).tolist() == [1, 2]
 
 
 def test_a_model_is_asked_only_about_inputs_that_a_swap_changed() -> None:

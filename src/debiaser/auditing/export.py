@@ -220,7 +220,7 @@ def find_inputs(given: str, kind: str, column: str | None) -> Iterator[tuple[str
     path = Path(given)
     if path.suffix.lower() in TABLES:
         table = READERS[path.suffix.lower()](path)
-        for number, value in zip(table.numbers, find_input(table, kind, column), strict=True):
+        for number, value in enumerate(find_input(table, kind, column), 1):
             file = value if Path(value).is_absolute() else str(path.parent / value)
             yield (f"{given}:{number}", value) if kind == "text" else (file, file)
     elif path.is_dir() and kind == "image":

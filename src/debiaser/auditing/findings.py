@@ -384,21 +384,15 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
         first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
         x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
         swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
-        strips[view.name] = [
-            {
-                **shown_swap(x[number], other[number], swapped[number]),
-                "answers": [classes[each] for each in (said[rows[place]], said[donors[place]], answers[place])],
-            }
-            for number, place in enumerate(first)
-        ]
+        strips[view.name] = []
+        for three, place in zip(zip(x, other, swapped, strict=True), first, strict=True):
+            told = [classes[each] for each in (said[rows[place]], said[donors[place]], answers[place])]
+            if subject.own.kind == "image":
+                strips[view.name].append({"images": list(small(torch.stack(three))), "answers": told})
+            else:  # the texts around what changed
+                texts = [excerpt(three[0], three[2]), three[1][:AROUND], excerpt(three[2], three[0])]
+                strips[view.name].append({"texts": texts, "answers": told})
     return strips
-
-
-def shown_swap(x: Any, other: Any, swapped: Any) -> dict[str, Any]:
-    """Three images, or three texts around what changed."""
-    if isinstance(x, torch.Tensor):
-        return {"images": list(small(torch.stack([x, other, swapped])))}
-    return {"texts": [excerpt(x, swapped), other[:AROUND], excerpt(swapped, x)]}
 
 
 def excerpt(text: str, changed: str) -> str:

@@ -161,12 +161,14 @@ def choose_model(validation: Evaluation, planted: PlantedAnswers | None, max_cos
         names[simplest_of_best(drawn, full, allowed)]
         for allowed in ([number for number in everyone if not vetoed[names[number]]], everyone)
     )
+    classes = [validation.labels == label for label in np.unique(validation.labels)]
+    by_sample = {name: validation.right(name).mean(0) for name in names}
     rows = [
         {
             "name": name,
             "criterion": full[number],
             "error": float(drawn[number].std()),
-            "worst_class": 100 * worst_class(validation, name),
+            "worst_class": 100 * float(min(by_sample[name][mine].mean() for mine in classes)),
             "planted": None if planted is None else 100 * float(planted.right[name].mean()),
             "overall": overall[name],
             "vetoed": vetoed[name],
@@ -195,12 +197,6 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     best = max(allowed, key=lambda number: full[number])
     within = (n for n in allowed if n == best or full[best] - full[n] <= (drawn[best] - drawn[n]).std())
     return next(within)
-
-
-def worst_class(evaluation: Evaluation, name: str) -> float:
-    """The accuracy on the class where it is lowest, over all seeds."""
-    right = evaluation.right(name).mean(0)
-    return float(min(right[evaluation.labels == label].mean() for label in np.unique(evaluation.labels)))
 
 
 def resampled_criteria(

@@ -159,8 +159,15 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     A test that is unsound as a whole rules nothing. Else a view that fires rules alone: what is unclear about other
     views does not take that back. Else anything unclear means "cannot tell".
     """
-    found = [each for each in test.reliances if fires(each)]
-    if unsound := unsound_reasons(test, health):
+    found, unsound = [each for each in test.reliances if fires(each)], []
+    if health.skill < WEAK:
+        unsound.append("The model is close to guessing, so what it follows means nothing.")
+    if test.fewest_units < UNITS:
+        told = f"A class has only {test.fewest_units:,} separate units (rows, unless --unit is given)"
+        unsound.append(f"{told}; {UNITS} are needed.")
+    if not any(each.nuisance for each in test.reliances):
+        unsound.append("No property could be swapped that a model should not follow.")
+    if unsound:
         hints = found if health.skill >= WEAK else []
         return CANNOT_TELL, unsound + [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
     if found:
@@ -168,19 +175,6 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     if unclear := unclear_reasons(test, health):
         return CANNOT_TELL, unclear
     return NO_EVIDENCE, clear_reasons(test)
-
-
-def unsound_reasons(test: SwapTest, health: Health) -> list[str]:
-    """Why no swap can be judged at all."""
-    reasons = []
-    if health.skill < WEAK:
-        reasons.append("The model is close to guessing, so what it follows means nothing.")
-    if test.fewest_units < UNITS:
-        told = f"A class has only {test.fewest_units:,} separate units (rows, unless --unit is given)"
-        reasons.append(f"{told}; {UNITS} are needed.")
-    if not any(each.nuisance for each in test.reliances):
-        reasons.append("No property could be swapped that a model should not follow.")
-    return reasons
 
 
 def unclear_reasons(test: SwapTest, health: Health) -> list[str]:

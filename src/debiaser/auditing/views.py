@@ -232,15 +232,6 @@ FEWEST = 10  # texts that hold a word, below which nothing is learnt of it
 MOST = 50  # words kept
 
 
-def text_view(name: str, change: Callable[[str, str], str]) -> View:
-    """A view of texts that needs to know nothing of the data; `change(text, donor)` gives the changed text."""
-
-    def swap(x: Sequence[str], donors: Sequence[str], _: Any) -> list[str]:
-        return [change(text, donor) for text, donor in zip(x, donors, strict=True)]
-
-    return View(name, name, True, swap, name)
-
-
 NO_WORD = "no word goes with a label that closely"
 
 
@@ -354,8 +345,10 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     return (
         word_view("giveaway", title, True, giveaway, fold, none),
         word_view("words", "words that go with a label", False, [strongest(p, SMALLEST) for p in phi], fold, none),
-        text_view("length", take_length),
-        text_view("casing", take_casing),
+        *(
+            View(name, name, True, lambda x, donors, _, change=change: list(map(change, x, donors)), name)
+            for name, change in (("length", take_length), ("casing", take_casing))
+        ),
     )
 
 

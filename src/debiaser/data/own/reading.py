@@ -2,17 +2,16 @@
 
 import codecs
 import csv
-import io
 import itertools
 import os
 import re
-import sys
+import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -170,7 +169,6 @@ def _walk(top: Path) -> Iterator[tuple[str, bool]]:
 # --- Tables as text
 
 DELIMITERS = ",;\t|"
-SAMPLE = 1 << 18  # characters that the delimiter is judged by
 SHORT = 64  # characters: texts up to this length are kept once, however often they occur
 BATCH = 4096
 GROUPS = 2  # row groups of images held in memory
@@ -180,7 +178,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of text by name, '' where a value is missing; `numbers` are the samples' places in the source, from 1.
+    """Columns of n texts by name, '' where a value is missing.
 
     `embedded` gives the bytes of images that lie in the table itself, by column, then by place in the table;
     `splits` is the part of the source (train, valid, ...) that a sample comes from, where it has parts.
@@ -188,87 +186,52 @@ class Table:
 
     path: Path | None
     columns: dict[str, list[str]]
-    numbers: Sequence[int]
+    n: int
     splits: list[str] | None = None
     embedded: dict[str, Callable[[int], bytes | None]] = field(default_factory=dict)
-    excluded: list[Excluded] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return self.n
 
 
 def read_csv(path: Path) -> Table:
-    """The table in a text file: its delimiter, encoding and quotes are found out; ragged rows are listed."""
-    longest = csv.field_size_limit(sys.maxsize)  # Python refuses cells of more than 128 kB by default
+    """The table in a text file: its delimiter, encoding and quotes are found out; lines with more cells are noted."""
     try:
         with path.open("rb") as stream:
             marked = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        for encoding in ("utf-16",) if marked else ("utf-8-sig", "cp1252"):
-            with suppress(UnicodeDecodeError):
-                return _parsed(path, encoding)
-        return _parsed(path, "latin-1")
+        for encoding in ("utf-16",) if marked else ("utf-8-sig", "cp1252", "latin-1"):
+            with suppress(UnicodeDecodeError), path.open(encoding=encoding, newline="") as text:
+                first_line = next((line for line in text if line.strip()), "")
+                delimiter = max(DELIMITERS, key=lambda each: len(next(csv.reader([first_line], delimiter=each), ())))
+                with warnings.catch_warnings(record=True) as skipped:
+                    warnings.simplefilter("always")
+                    text.seek(0)
+                    frame = pd.read_csv(text, sep=delimiter, dtype=str, keep_default_na=False, on_bad_lines="warn")
+                break
     except OSError as error:
         raise Problem(f"cannot read {path}: {error.strerror}; check its name and permissions") from error
-    except (csv.Error, UnicodeError) as error:
-        raise Problem(f"{path} is not a table that can be read: {error}; save it again as CSV in UTF-8") from error
-    finally:
-        csv.field_size_limit(longest)
-
-
-def _parsed(path: Path, encoding: str) -> Table:
-    with path.open(encoding=encoding, newline="") as stream:
-        delimiter = _delimiter(stream.read(SAMPLE))
-        stream.seek(0)
-        records = csv.reader(stream, delimiter=delimiter)
-        header = next((record for record in records if any(record)), None)
-        if header is None:
-            raise Problem(f"{path} is empty; expected a first line with the names of the columns")
-        notes, names, numbers = list[str](), list[str](), list[int]()
-        if encoding in ("cp1252", "latin-1"):
-            notes.append(f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right")
-        for place, name in enumerate(header, 1):
-            name = name.strip() or f"column {place}"
-            if name in names:
-                notes.append(f"two columns are called '{name}': the later one is '{name}.{place}' here")
-                name = f"{name}.{place}"
-            names.append(name)
-        table, once = Table(path, {name: [] for name in names}, numbers, notes=notes), dict[str, str]()
-        for number, record in enumerate(filter(None, records), 1):
-            if len(record) != len(names):
-                reason = f"has {len(record)} cells where the first line names {len(names)} columns"
-                table.excluded.append(Excluded(f"row {number}", reason, "unreadable"))
-                continue
-            numbers.append(number)
-            for column, cell in zip(table.columns.values(), record, strict=True):
-                column.append(once.setdefault(cell, cell) if len(cell) <= SHORT else cell)
-    if not numbers:
-        raise Problem(f"{path} has no rows below its first line; nothing to examine")
+    except (csv.Error, ValueError) as error:  # pandas's own errors are ValueErrors
+        raise Problem(f"{path} is not a table that can be read: {_line(error)}; save it as CSV in UTF-8") from error
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise Problem(f"{path} has more cells in its lines than its first line names columns; add the missing names")
+    table = read_frame(frame, path)
+    table.notes.extend(f"lines were left out: {' '.join(str(each.message).split())}" for each in skipped)
+    if encoding in ("cp1252", "latin-1"):
+        table.notes.append(f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right")
     return table
 
 
-def _delimiter(sample: str) -> str:
-    """The delimiter that cuts the most rows of the sample into as many cells as the first, and into the most cells."""
-
-    def judged(delimiter: str) -> tuple[float, int]:
-        rows = [row for row in itertools.islice(csv.reader(io.StringIO(sample), delimiter=delimiter), 50) if row]
-        width = len(rows[0]) if rows else 0
-        whole = rows[:-1] if len(sample) == SAMPLE and len(rows) > 1 else rows  # the last may be cut off
-        return (sum(len(row) == width for row in whole) / len(whole), width) if width > 1 else (0.0, 0)
-
-    return max(DELIMITERS, key=judged)
-
-
-def read_frame(frame: pd.DataFrame) -> Table:
+def read_frame(frame: pd.DataFrame, path: Path | None = None) -> Table:
     """A pandas DataFrame as a table of text; the index is not read."""
     if not len(frame):
-        raise Problem("the DataFrame has no rows; nothing to examine")
+        raise Problem(f"{path or 'the DataFrame'} has no rows; nothing to examine")
     missing = frame.isna()
     columns = {
         str(name): ["" if absent else str(value) for value, absent in zip(frame[name], missing[name], strict=True)]
         for name in frame.columns
     }
-    return Table(None, columns, range(1, len(frame) + 1))
+    return Table(path, columns, len(frame))
 
 
 def needed(module: str, what: str) -> Any:
@@ -317,15 +280,12 @@ def _of_arrow(
     def is_binary(kind: Any) -> bool:
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
-    def reader(name: str) -> Callable[[int], bytes | None]:
-        def read(row: int) -> bytes | None:
-            value = cell(name, row)
-            if not isinstance(value, dict):
-                return value if isinstance(value, bytes) else None
-            inside, file, base = value.get("bytes"), value.get("path"), path.parent if path else Path()
-            return inside if inside is not None or not file else Files([str(base / file)]).read(0)
-
-        return read
+    def read(name: str, row: int) -> bytes | None:
+        value = cell(name, row)
+        if not isinstance(value, dict):
+            return value if isinstance(value, bytes) else None
+        inside, file, base = value.get("bytes"), value.get("path"), path.parent if path else Path()
+        return inside if inside is not None or not file else Files([str(base / file)]).read(0)
 
     kinds = {each.name: each.type for each in schema}
     parts = {name: list(kind) if types.is_struct(kind) else [] for name, kind in kinds.items()}
@@ -343,7 +303,7 @@ def _of_arrow(
     notes = [f"columns of lists or structures were passed over: {', '.join(nested)}"] if nested else []
     if not n:
         raise Problem(f"{path or 'the dataset'} has no rows; nothing to examine")
-    return Table(path, columns, range(1, n + 1), splits, {name: reader(name) for name in images}, notes=notes)
+    return Table(path, columns, n, splits, {name: partial(read, name) for name in images}, notes=notes)
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -491,10 +451,9 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
         unit=table.columns[columns.unit] if columns.unit else None,
         group=table.columns[columns.group] if columns.group else None,
         columns={name: values for name, values in table.columns.items() if name not in used},
-        excluded=list(table.excluded),
         notes=notes,
-        places=np.array(table.numbers) - 1,
-        total=len(table) + len(table.excluded),
+        places=np.arange(len(table)),
+        total=len(table),
     )
     if rows.split is None:
         return rows
@@ -605,7 +564,7 @@ def _chosen(candidates: list[str], option: str, notes: list[str]) -> str | None:
 
 def _ids(table: Table, paths: list[str] | None) -> tuple[str | None, list[str]]:
     """The name of each sample, all different: a column of IDs, else the path, else the number of the row."""
-    rows = [str(number) for number in table.numbers]
+    rows = [str(number + 1) for number in range(len(table))]
     if paths is not None:
         firsts = ~pd.Series(paths).duplicated()
         ids = [path if one else f"{path} (row {row})" for path, row, one in zip(paths, rows, firsts, strict=True)]
