@@ -200,7 +200,7 @@ def read_csv(path: Path) -> Table:
     try:
         with path.open("rb") as stream:
             marked = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        for encoding in ("utf-16",) if marked else ("utf-8-sig", "cp1252", "latin-1"):
+        for encoding in ("utf-16" if marked else "utf-8-sig", "cp1252", "latin-1"):
             with suppress(UnicodeDecodeError), path.open(encoding=encoding, newline="") as text:
                 first_line = next((line for line in text if line.strip()), "")
                 delimiter = max(DELIMITERS, key=lambda each: len(next(csv.reader([first_line], delimiter=each), ())))
