@@ -13,7 +13,7 @@ from debiaser.data.cache import user_cache
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.paper.experiment import accuracies
-from debiaser.paper.samples import draw, portions
+from debiaser.paper.samples import draw
 from layouts import IDENTITIES, write_folder, write_tar, write_zip
 
 ROWS = [
@@ -92,15 +92,6 @@ def test_a_missing_tokenizer_is_told_only_when_it_is_needed(tmp_path: Path) -> N
         b.train.batch(torch.tensor([0]))
 
 
-def test_portions_by_hand(tmp_path: Path) -> None:
-    write_folder(layouts.civilcomments(ROWS), tmp_path / "civilcomments")
-    found = {each["name"]: each for each in portions(load(tmp_path))}
-    assert found["male"]["percent"] == 50 and found["male"]["rows"] == 2
-    assert found["white"]["percent"] == pytest.approx(200 / 3) and found["LGBTQ"]["percent"] == 100
-    assert found["muslim"]["percent"] is None and all(each["published"] for each in found.values())
-    assert len({each["published"] for each in found.values()}) == 8
-
-
 def test_sixteen_groups_by_hand(tmp_path: Path) -> None:
     write_folder(layouts.civilcomments(ROWS), tmp_path / "civilcomments")
     b = load(tmp_path)
@@ -160,14 +151,6 @@ def test_texts_have_no_pictures(tmp_path: Path) -> None:
     write_folder(layouts.civilcomments(ROWS), tmp_path / "civilcomments")
     with pytest.raises(Problem, match="holds texts"):
         draw(load(tmp_path), tmp_path / "x.png")
-
-
-def test_the_command_prints_the_shares(command, tmp_path: Path) -> None:
-    write_folder(layouts.civilcomments(ROWS), tmp_path / "civilcomments")
-    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DEBIASER_DATA": str(tmp_path)}
-    done = command("data", "check", "civilcomments", "--option", "partial=true", env=variables)
-    assert done.returncode == 0, done.stderr
-    assert "66.7" in done.stdout and "other_religions" in done.stdout and "published" in done.stdout
 
 
 def test_texts_are_those_of_the_csv_module(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from debiaser.progress import listening
@@ -57,42 +56,32 @@ def new_bars() -> "Progress":
     return rich.Progress(*columns, *times, console=Console(stderr=True))
 
 
-@dataclass
-class Begun:
-    """A piece of work that is under way: when it began, with how much done, and when it was last told of."""
-
-    started: float
-    first: int
-    said: float
-
-
 class Lines(Reporter):
     """A line when a piece of work begins, every few seconds, and when it ends."""
 
     def __init__(self) -> None:
-        self.open: dict[str, Begun] = {}
+        self.open: dict[str, tuple[float, int]] = {}  # when it began, with how much done
+        self.said: dict[str, float] = {}  # when it was last told of
 
     def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
         now, name = time.monotonic(), label(self.run, what)
-        begun = self.open.get(what)
-        if begun is None or (not step and done != total):
-            self.open[what] = Begun(now, done, now)
+        if what not in self.open or (not step and done != total):
+            self.open[what], self.said[what] = (now, done), now
             resumed = f", resumed after {amount(done, unit)}" if done else ""
             say(name + (f": {amount(total - done, unit)}{resumed}" if total else ""))
-        elif done == total:
+            return
+        started, first = self.open[what]
+        if done == total:
             del self.open[what]
-            say(f"{name}: done in {duration(now - begun.started)}")
-        elif now - begun.said >= EVERY and (total is None or done >= EARLY * total):
-            begun.said = now
-            say(f"{name}: {self.rest(begun, now, done, total, unit)}")
-
-    def rest(self, begun: Begun, now: float, done: int, total: int | None, unit: str) -> str:
-        """How far it is, and how long it will take."""
-        if total is None:
-            return amount(done, unit)
-        left = (now - begun.started) / (done - begun.first) * (total - done)
-        end = until(now - begun.started, left)
-        return f"{done / total:.0%}, about {duration(left)} left{f', {end}' if end else ''}"
+            say(f"{name}: done in {duration(now - started)}")
+        elif now - self.said[what] >= EVERY and (total is None or done >= EARLY * total):
+            self.said[what] = now
+            if total is None:
+                say(f"{name}: {amount(done, unit)}")
+                return
+            left = (now - started) / (done - first) * (total - done)
+            end = until(now - started, left)
+            say(f"{name}: {done / total:.0%}, about {duration(left)} left{f', {end}' if end else ''}")
 
 
 def amount(number: int, unit: str) -> str:
@@ -122,9 +111,8 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def say(line: str) -> None:
     """A line for people, on standard error, if that is open."""
-    if sys.stderr is None:
-        return
-    print(line, file=sys.stderr, flush=True)
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

@@ -180,8 +180,8 @@ def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
 
 group = typer.Typer(no_args_is_help=True, help="What data is here: list, get, check, show.")
 app.add_typer(group, name="data")
+COUNTS = ("rows", "conflicting", "flipped")
 SeedOfData = Annotated[int, typer.Option("--data-seed", help="Seed of the data.")]
-SHARES = ("percent", "published")
 Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; see `debiaser data list`.")]
 
 
@@ -242,33 +242,33 @@ def check_data(
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
     from debiaser.data.benchmarks import DATASETS
     from debiaser.data.benchmarks.published import PUBLISHED
-    from debiaser.paper.samples import portions, statistics
+    from debiaser.paper.samples import statistics
 
-    spec = specify(name, rho, noise, data_seed, option) if name in DATASETS else None
-    partial = bool(spec and spec.options.get("partial"))
+    partial = "partial=true" in (option or ())
     checked = {each: PUBLISHED[each].status(data, partial=partial) for each in raw_sets(name)}
     for each, status in checked.items():
         if status.path is None:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
-    benchmark = loaded(spec, data) if spec else None
-    found, traits = (statistics(benchmark), portions(benchmark)) if benchmark else ({}, [])
+    found = statistics(loaded(name, rho, noise, data_seed, option, data)) if name in DATASETS else {}
     if as_json:
-        where = {each: as_text(s.path) for each, s in checked.items()}
-        print_json({"name": name, "raw": where, "splits": found, **({"portions": traits} if traits else {})})
+        print_json({"name": name, "raw": {each: as_text(s.path) for each, s in checked.items()}, "splits": found})
         return
     for each, status in checked.items():
         typer.echo(f"{each}: verified{f', but for {status.unknown}' if status.unknown else ''}, {status.path}")
     if found:
-        columns = ("split", "rows", "against the shortcut", "flipped", "rows per class")
+        columns = ("split", "samples", "against the shortcut", "flipped", "samples per class")
         cells = [
-            (part, f"{s['rows']:,}", number(s["conflicting"]), number(s["flipped"]), " ".join(map(str, s["per_class"])))
-            for part, s in found.items()
+            (
+                part,
+                *(
+                    "unknown" if each[count] is None else f"{each[count]:,}"
+                    for count in ("rows", "conflicting", "flipped")
+                ),
+                " ".join(map(str, each["per_class"])),
+            )
+            for part, each in found.items()
         ]
         show_table(name, columns, cells, False)
-    if benchmark and traits:
-        title = f"{name}: share of rows that are {benchmark.classes[1]}"
-        shares = [(t["name"], f"{t['rows']:,}", *(percent(t[share]) for share in SHARES)) for t in traits]
-        show_table(title, ("identity", "rows", *SHARES), shares, False)
 
 
 @group.command("show")
@@ -283,13 +283,9 @@ def show_data(
     as_json: options.Json = False,
 ) -> None:
     """Draw sample pictures: rows that follow the shortcut, and a row that goes against it."""
-    from debiaser.data.benchmarks import DATASETS
     from debiaser.paper.samples import draw
 
-    if name not in DATASETS:
-        raise known("dataset", name, DATASETS)
-    spec = specify(name, rho, noise, data_seed, option)
-    picture = draw(loaded(spec, data), out or Path(f"{name}.png"))
+    picture = draw(loaded(name, rho, noise, data_seed, option, data), out or Path(f"{name}.png"))
     if as_json:
         print_json({"name": name, "picture": str(picture)})
     else:
@@ -308,17 +304,14 @@ def raw_sets(name: str) -> tuple[str, ...]:
     raise known("dataset or raw set", name, {*DATASETS, *PUBLISHED})
 
 
-def specify(name: str, rho: float | None, noise: float, data_seed: int, option: list[str] | None) -> Any:
-    """The spec of the benchmark, with its usual rho unless another is asked."""
-    from debiaser.paper.spec import new_spec
-
-    return new_spec(name, "vanilla", rho, noise=noise, data_seed=data_seed, options=option or ())
-
-
-def loaded(spec: Any, data: Path | None) -> Any:
+def loaded(
+    name: str, rho: float | None, noise: float, data_seed: int, option: list[str] | None, data: Path | None
+) -> Any:
     """The benchmark, with a bar for what is fetched, made or checked on the way."""
     from debiaser.paper.experiment import load
+    from debiaser.paper.spec import new_spec
 
+    spec = new_spec(name, "vanilla", rho, noise=noise, data_seed=data_seed, options=option or ())
     with reporting(quiet=False):
         return load(spec, data)
 
@@ -326,11 +319,6 @@ def loaded(spec: Any, data: Path | None) -> Any:
 def as_text(path: Path | None) -> str | None:
     """The path as text, None where there is none."""
     return None if path is None else str(path)
-
-
-def percent(value: float | None) -> str:
-    """With one decimal; a dash where there is none."""
-    return "-" if value is None else f"{value:.1f}"
 
 
 def number(value: int | None) -> str:

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from debiaser.data.benchmarks.civilcomments import Tokens
 from debiaser.data.split import Benchmark, Split
 from debiaser.errors import Problem
 from debiaser.paper.experiment import as_images
-from debiaser.paper.results import table
 
 ALIGNED_ROWS = 3  # of a sheet
 
@@ -27,25 +25,6 @@ def statistics(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
             "flipped": int(truth.flipped(split.y).sum()),
             "per_class": np.bincount(split.y.numpy(), minlength=len(benchmark.classes)).tolist(),
         }
-    return found
-
-
-def portions(benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Where attributes are overlapping traits: for each, how many rows have it and the percentage of the second class.
-
-    Over all splits together, beside what the paper prints (its table `portion of toxic`).
-    """
-    parts = list(benchmark.truth.values())
-    if not all(truth.overlapping for truth in parts):
-        return []
-    target, traits = torch.cat([truth.target for truth in parts]), torch.cat([truth.bias for truth in parts])
-    printed = {each.variant.lower(): each.mean for each in table("portion of toxic") if each.dataset == benchmark.name}
-    found = []
-    for name, trait in zip(benchmark.attributes, traits.T, strict=True):
-        rows = target[trait == 1]
-        share = float(rows.double().mean()) * 100 if len(rows) else None
-        published = printed.get(name.lower().replace("_", " "))
-        found.append({"name": name, "rows": len(rows), "percent": share, "published": published})
     return found
 
 
