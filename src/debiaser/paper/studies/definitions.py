@@ -409,7 +409,7 @@ selection = Study(
         for rule, words in RULES.items()
         for m in METHODS
     ),
-    same_order(tuple(RULES.values())),
+    same_order(*RULES.values()),
     "Epochs of the last stage. The oracle looks at test data and is shown for this comparison only.",
     ours=True,
 )

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from debiaser.paper.results import Published, published
 from debiaser.paper.settings import SETTINGS
@@ -54,15 +54,14 @@ class Cell:
 
     def command(self, recipe: str, seed: int, epochs: int | None = None) -> list[str]:
         """The words of the command that makes this run, without folders."""
-        words = ["train", self.dataset, "--method", self.method]
-        for option, value in (("--rho", self.rho), ("--noise", self.noise or None), ("--net", self.net)):
-            words += [] if value is None else [option, f"{value:g}" if isinstance(value, float) else value]
-        words += ["--recipe", recipe] if recipe != "fast" else []
-        words += [] if epochs is None else ["--epochs", str(epochs)]
-        words += ["--seed", str(seed)]
-        pairs = [("--set", change) for change in self.changes]
-        pairs += [("--option", option) for option in self.options]
-        return words + [word for pair in pairs for word in pair]
+        noise, named = self.noise or None, recipe if recipe != "fast" else None
+        pairs: list[tuple[str, Any]] = [("--method", self.method), ("--rho", self.rho), ("--noise", noise)]
+        pairs += [("--net", self.net), ("--recipe", named), ("--epochs", epochs), ("--seed", seed)]
+        pairs += [("--set", change) for change in self.changes] + [("--option", option) for option in self.options]
+        words = ["train", self.dataset]
+        for name, value in pairs:
+            words += [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
+        return words
 
     def read(self, result: Result) -> float | None:
         """The number that this cell shows of a result; `seconds` is the sum over stages; None where there is none."""
@@ -185,42 +184,61 @@ def at(place: Place) -> str:
 
 # Rules that judge a claim: each takes the cells of one place, and `everywhere` makes a verdict of what it says.
 
+P = ParamSpec("P")
+Said = TypeVar("Said")
+
 
 class NotRun(Exception):
     """A rule needs a cell that has no runs."""
 
 
-def everywhere(*rules: Rule, but: str = "") -> Judge:
+def given_names(
+    judged: Callable[Concatenate[Sequence[Tally], P], Said],
+) -> Callable[P, Callable[[Sequence[Tally]], Said]]:
+    """A rule or judge that takes its names first, and the cells when it judges."""
+
+    def named(*names: P.args, **options: P.kwargs) -> Callable[[Sequence[Tally]], Said]:
+        return lambda here: judged(here, *names, **options)
+
+    return named
+
+
+@given_names
+def everywhere(tallies: Sequence[Tally], *rules: Rule, but: str = "") -> Verdict:
     """A claim that must hold at every place where there are runs (`but` on this dataset); places without are named.
 
     It holds at a place by all of these rules; what is known to fail fails, even while another is not known yet.
     """
+    places: dict[Place, list[Tally]] = {}
+    for tally in tallies:
+        if tally.cell.dataset != but:
+            places.setdefault(tally.cell.place, []).append(tally)
+    said, missing = {}, []
+    for place, here in places.items():
+        known = [each for each in (attempt(rule, here) for rule in rules) if each is not None]
+        failed = [each for each in known if not each[0]]
+        if failed or len(known) == len(rules):
+            said[place] = not failed, ", and ".join(text for _, text in failed or known)
+        else:
+            missing.append(at(place))
+    rest = f" Not run: {', '.join(missing)}." if missing else ""
+    if not said:
+        return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
+    words = "; ".join(f"{at(place)}{'' if good else ' (not held)'}: {text}" for place, (good, text) in said.items())
+    lost = sum(not good for good, _ in said.values())
+    if lost:
+        where = " that have runs" if missing else ""
+        tested = f"in {lost} of {len(said)} places{where}" if len(said) > 1 else ""
+        return Verdict(NOT_HELD, f"{words}.{rest}", tested)
+    return Verdict(HELD, f"{words}.{rest}", f"in {len(said)} of {len(places)} places" if missing else "")
 
-    def judge(tallies: Sequence[Tally]) -> Verdict:
-        places: dict[Place, list[Tally]] = {}
-        for tally in tallies:
-            if tally.cell.dataset != but:
-                places.setdefault(tally.cell.place, []).append(tally)
-        said, missing = {}, []
-        for place, here in places.items():
-            known = [each for each in (attempt(rule, here) for rule in rules) if each is not None]
-            failed = [each for each in known if not each[0]]
-            if failed or len(known) == len(rules):
-                said[place] = not failed, ", and ".join(text for _, text in failed or known)
-            else:
-                missing.append(at(place))
-        rest = f" Not run: {', '.join(missing)}." if missing else ""
-        if not said:
-            return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
-        words = "; ".join(f"{at(place)}{'' if good else ' (not held)'}: {text}" for place, (good, text) in said.items())
-        lost = sum(not good for good, _ in said.values())
-        if lost:
-            where = " that have runs" if missing else ""
-            tested = f"in {lost} of {len(said)} places{where}" if len(said) > 1 else ""
-            return Verdict(NOT_HELD, f"{words}.{rest}", tested)
-        return Verdict(HELD, f"{words}.{rest}", f"in {len(said)} of {len(places)} places" if missing else "")
 
-    return judge
+def attempt(rule: Rule, here: Sequence[Tally]) -> Finding | None:
+    """What a rule says; None where it cannot be said."""
+    try:
+        return rule(here)
+    except NotRun:
+        return None
 
 
 def pick(here: Sequence[Tally], *names: str) -> list[Tally]:
@@ -245,19 +263,22 @@ def alike(found: Sequence[Tally]) -> tuple[list[Tally], str]:
     return cut, f" (by the seed{'s' * (len(shared) > 1)} they share: {', '.join(map(str, sorted(shared)))})"
 
 
-def compare(names: Sequence[str], holds: Callable[..., bool], tell: Callable[..., str], by_seed: bool = False) -> Rule:
+@given_names
+def compare(
+    here: Sequence[Tally],
+    names: Sequence[str],
+    holds: Callable[..., bool],
+    tell: Callable[..., str],
+    by_seed: bool = False,
+) -> Finding:
     """Whether something holds of the means of these cells; `by_seed`: where not of all seeds, told of how many."""
-
-    def rule(here: Sequence[Tally]) -> Finding:
-        found, words = alike(pick(here, *names))
-        good, seeds = holds(*(each.mean for each in found)), found[0].seeds
-        text = tell(*found) + words
-        if good and by_seed and len(seeds) > 1 and all(each.seeds == seeds for each in found):
-            true = sum(holds(*values) for values in zip(*(each.values for each in found), strict=True))
-            text += f" (so in {true} of {len(seeds)} seeds)" if true < len(seeds) else ""
-        return good, text
-
-    return rule
+    found, words = alike(pick(here, *names))
+    good, seeds = holds(*(each.mean for each in found)), found[0].seeds
+    text = tell(*found) + words
+    if good and by_seed and len(seeds) > 1 and all(each.seeds == seeds for each in found):
+        true = sum(holds(*values) for values in zip(*(each.values for each in found), strict=True))
+        text += f" (so in {true} of {len(seeds)} seeds)" if true < len(seeds) else ""
+    return good, text
 
 
 def listed(*found: Tally) -> str:
@@ -288,10 +309,10 @@ def falling(*names: str) -> Rule:
     return compare(names, lambda *means: all(a > b for a, b in pairwise(means)), listed, by_seed=True)
 
 
-def lowest(name: str, *others: str) -> Rule:
+def lowest(*names: str) -> Rule:
     """The first cell has the lowest mean."""
     return compare(
-        (name, *others),
+        names,
         lambda mean, *rest: mean <= min(rest),
         lambda chosen, *rest: f"{chosen.named()}, the others {listed(*rest)}",
     )
@@ -299,18 +320,15 @@ def lowest(name: str, *others: str) -> Rule:
 
 def share_of(name: str, whole: str, at_most: float) -> Rule:
     """One cell's mean is at most this share of another's."""
-
-    def share(part: float, whole: float) -> float:
-        return part / whole if whole else math.inf
-
     return compare(
         (name, whole),
-        lambda part, whole: share(part, whole) <= at_most,
-        lambda part, all_: f"{part.cell.name} is {share(part.mean, all_.mean) * 100:.1f}% of {all_.cell.name}",
+        lambda part, whole: part <= at_most * whole,
+        lambda part, all_: f"{part.cell.name} is {part.mean / all_.mean * 100:.1f}% of {all_.cell.name}",
     )
 
 
-def best(name: str, *rivals: str, needed: int = 1) -> Rule:
+@given_names
+def best(here: Sequence[Tally], name: str, *rivals: str, needed: int = 1) -> Finding:
     """The cell of this name has the highest mean, or is within one deviation of the highest (a tie, D29).
 
     `rivals`: the others that count, all without any; so many of them are `needed`.
@@ -321,84 +339,60 @@ def best(name: str, *rivals: str, needed: int = 1) -> Rule:
         ahead, noise = one.mean - other.mean, math.hypot(one.deviation or 0.0, other.deviation or 0.0)
         return 0.0 if -noise <= ahead < 0 else ahead
 
-    def rule(here: Sequence[Tally]) -> Finding:
-        (champion,) = pick(here, name)
-        others = [each for each in here if each.cell.name != name and (not rivals or each.cell.name in rivals)]
-        absent = [each.cell.name for each in others if not each]
-        if len(others) - len(absent) < needed:
-            raise NotRun
-        duels = [alike([champion, each]) for each in others if each]
-        (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
-        good, behind = lead(champion, rival) >= 0, champion.mean < rival.mean
-        text = f"{champion.named()} against {rival.number()} of the best other, {rival.cell.name}"
-        text += (" (a tie within one deviation)" if good and behind else "") + words
-        return good, text + (f" (without {', '.join(absent)})" if absent else "")
-
-    return rule
+    (champion,) = pick(here, name)
+    others = [each for each in here if each.cell.name != name and (not rivals or each.cell.name in rivals)]
+    absent = [each.cell.name for each in others if not each]
+    if len(others) - len(absent) < needed:
+        raise NotRun
+    duels = [alike([champion, each]) for each in others if each]
+    (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
+    good, behind = lead(champion, rival) >= 0, champion.mean < rival.mean
+    text = f"{champion.named()} against {rival.number()} of the best other, {rival.cell.name}"
+    text += (" (a tie within one deviation)" if good and behind else "") + words
+    return good, text + (f" (without {', '.join(absent)})" if absent else "")
 
 
-def beside(rule: Rule, other: Rule, reading: str) -> Rule:
+@given_names
+def beside(here: Sequence[Tally], rule: Rule, other: Rule, reading: str) -> Finding:
     """Judged by the first rule; whether the second holds, of what can be read otherwise, is told as well."""
-
-    def told(here: Sequence[Tally]) -> Finding:
-        (good, text), more = rule(here), attempt(other, here)
-        return good, text + (f" ({reading}, {'held' if more[0] else 'not held'}: {more[1]})" if more else "")
-
-    return told
+    (good, text), more = rule(here), attempt(other, here)
+    return good, text + (f" ({reading}, {'held' if more[0] else 'not held'}: {more[1]})" if more else "")
 
 
-def attempt(rule: Rule, here: Sequence[Tally]) -> Finding | None:
-    """What a rule says; None where it cannot be said."""
-    try:
-        return rule(here)
-    except NotRun:
-        return None
-
-
-def longer_with_more(name: str, other: str) -> Rule:
+@given_names
+def longer_with_more(here: Sequence[Tally], name: str, other: str) -> Finding:
     """Where the first cell's runs see more samples than the second's, they take longer; else times are not compared."""
-
-    def rule(here: Sequence[Tally]) -> Finding:
-        one, two = pick(here, name, other)
-        seen = [min(result["samples_seen"] for result in each.results) for each in (one, two)]
-        if seen[0] <= seen[1]:
-            return True, f"{name} and {other} see as many samples here, so their times are not compared"
-        return one.mean > two.mean, f"{one.named(0)} s, {two.named(0)} s"
-
-    return rule
+    one, two = pick(here, name, other)
+    seen = [min(result["samples_seen"] for result in each.results) for each in (one, two)]
+    if seen[0] <= seen[1]:
+        return True, f"{name} and {other} see as many samples here, so their times are not compared"
+    return one.mean > two.mean, f"{one.named(0)} s, {two.named(0)} s"
 
 
-def superior(name: str, other: str, trials: int, level: float = 0.05) -> Rule:
+@given_names
+def superior(here: Sequence[Tally], name: str, other: str, trials: int, level: float = 0.05) -> Finding:
     """Welch's test, one-sided: the first cell's values are larger than the second's, with enough trials of both."""
+    from scipy import stats
 
-    def rule(here: Sequence[Tally]) -> Finding:
-        from scipy import stats
-
-        one, two = pick(here, name, other)
-        if min(len(one.values), len(two.values)) < trials:
-            raise NotRun
-        p = float(stats.ttest_ind(one.values, two.values, equal_var=False, alternative="greater").pvalue)
-        counts = f"{len(one.values)} trials of {name}, {len(two.values)} of {other}"
-        text = f"{one.named()}, {two.named()}, p = {p:.2g} (Welch, one-sided; {counts})"
-        return p < level and one.mean > two.mean, text
-
-    return rule
+    one, two = pick(here, name, other)
+    if min(len(one.values), len(two.values)) < trials:
+        raise NotRun
+    p = float(stats.ttest_ind(one.values, two.values, equal_var=False, alternative="greater").pvalue)
+    counts = f"{len(one.values)} trials of {name}, {len(two.values)} of {other}"
+    return p < level and one.mean > two.mean, f"{listed(one, two)}, p = {p:.2g} (Welch, one-sided; {counts})"
 
 
-def same_order(rules: Sequence[str]) -> Judge:
+@given_names
+def same_order(tallies: Sequence[Tally], *rules: str) -> Verdict:
     """The methods rank alike under every selection rule: cells are named `method, rule`."""
-
-    def judge(tallies: Sequence[Tally]) -> Verdict:
-        orders: dict[str, list[str]] = {}
-        run = [each for each in tallies if each]
-        shared, told = alike(run) if run else ([], "")
-        for rule in rules:
-            under = [each for each in shared if each.cell.name.endswith(f", {rule}")]
-            ranked = sorted(under, key=lambda each: -each.mean)
-            orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
-        if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
-            return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
-        words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items()) + told
-        return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")
-
-    return judge
+    orders: dict[str, list[str]] = {}
+    run = [each for each in tallies if each]
+    shared, told = alike(run) if run else ([], "")
+    for rule in rules:
+        under = [each for each in shared if each.cell.name.endswith(f", {rule}")]
+        ranked = sorted(under, key=lambda each: -each.mean)
+        orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
+    if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
+        return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
+    words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items()) + told
+    return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")
