@@ -141,7 +141,7 @@ def make(chosen: Set, data: Path) -> Split:
     colours = np.ones((len(rows), 3), np.float32)
     if chosen.rho is not None:
         colours = bias.draw_colours(bias.draw_bias(target, chosen.rho, classes, stream), stream)
-    labels = bias.flip_labels(target, chosen.flips, classes, stream)
+    labels = bias.draw_bias(target, chosen.flips, classes, stream)
     pictures = bias.coloured(x, torch.from_numpy(colours))(torch.arange(len(rows)))
     pictures = (pictures * 255).round().to(torch.uint8)
     return Split.of(pictures, torch.from_numpy(labels), tuple(str(k) for k in range(classes)))

@@ -173,7 +173,7 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
         sha256 = wanted or hashlib.sha256(content).hexdigest()
         tensors = digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
         where = {"package": "tiny-weights==1.0", "inner": "tiny_weights/models", "tensors": tensors}
-        made = Weights(name="tiny", title="Tiny", licence="MIT", files={"tiny.pth": sha256}, **where)
+        made = Weights(name="tiny", title="Tiny", files={"tiny.pth": sha256}, **where)
         monkeypatch.setitem(WEIGHTS, "tiny", made)
         return made
 
@@ -213,7 +213,7 @@ def test_weights_that_changed_are_noticed(tiny: Callable[..., Weights], no_cache
             kept.write_bytes(b"cut off")
         else:
             save_file(damage, kept)
-        with pytest.raises(Problem, match=r"model.safetensors is damaged or another file; delete it, then `debiaser"):
+        with pytest.raises(Problem, match=r"tiny holds other or damaged files; delete it, then `debiaser"):
             WEIGHTS["tiny"].folder()
         assert "damaged" in str(WEIGHTS["tiny"].status().problem)
 

@@ -19,7 +19,7 @@ from debiaser.data.images import (
     DecodeError,
     Embedded,
     Files,
-    Pictures,
+    Images,
     decode,
     letterbox,
     open_header,
@@ -43,9 +43,9 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     return stream.getvalue()
 
 
-def pictures(paths: list[Path]) -> Pictures:
+def pictures(paths: list[Path]) -> Images:
     contents = Files([str(path) for path in paths])
-    return Pictures([path.name for path in paths], contents, survey(contents, "test", paths[0].parent / "cache").sides)
+    return Images([path.name for path in paths], contents, survey(contents, "test", paths[0].parent / "cache").sides)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "1", "CMYK", "LA", "RGBA", "YCbCr"])
@@ -197,7 +197,7 @@ def test_batches_come_in_the_order_asked_for(tmp_path: Path) -> None:
 def test_memory_is_bounded_and_an_unfinished_stream_ends_its_threads() -> None:
     content, asked = saved(smooth(), "PNG"), []
     contents = Embedded(lambda row: asked.append(row) or content, np.arange(10_000))
-    found = Pictures([str(row) for row in range(10_000)], contents, np.full((10_000, 2), 40, np.int32))
+    found = Images([str(row) for row in range(10_000)], contents, np.full((10_000, 2), 40, np.int32))
     before = threading.active_count()
     stream = found.stream(torch.arange(10_000), 8, 16)
     next(stream)

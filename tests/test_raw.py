@@ -55,7 +55,7 @@ def arrays_of(seed: int) -> dict[str, np.ndarray]:
 def set_of(name: str, arrays: dict[str, np.ndarray], *sources: object) -> RawSet:
     parts = {key: Part(arrays[key].shape, raw.digest(arrays[key]), stem) for key, stem in zip(KEYS, STEMS, strict=True)}
     plan = {"mirrors": tuple(sources), "parts": parts, "patience": HASTY, "limit": 1 << 20}
-    return RawSet(name=name, title=name.title(), licence="CC0", **plan)  # type: ignore[arg-type]
+    return RawSet(name=name, title=name.title(), **plan)  # type: ignore[arg-type]
 
 
 ARRAYS = arrays_of(0)

@@ -17,7 +17,7 @@ from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.inputs import as_float, new_network
 from debiaser.auditing.verdict import Examined
-from debiaser.data.images import Files, Pictures
+from debiaser.data.images import Files, Images
 from debiaser.data.own.reading import READERS, find_input, is_image
 from debiaser.data.own.rows import shown
 from debiaser.errors import Problem
@@ -196,7 +196,7 @@ def predict_inputs(
         probability = np.concatenate(parts or [np.zeros((0, len(exported.classes)))])
     else:
         paths = [path for _, path in found]
-        pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
+        pictures = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
         with task("predictions", len(paths)) as advance:
             for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
                 parts.append(exported.probability(read))

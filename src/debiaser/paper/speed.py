@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from debiaser.data.augment import PAPER
 from debiaser.data.benchmarks import digits
-from debiaser.data.images import Files, Pictures
+from debiaser.data.images import Files, Images
 from debiaser.data.split import Split
 from debiaser.errors import known
 from debiaser.io import python, surroundings
@@ -391,7 +391,7 @@ def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
     """JPEG files as batches of 224-pixel floats."""
     with jpegs(4 if quick else 400 * SIZE // side, side) as paths:
         workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
-        pictures = Pictures(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
+        pictures = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
         files = Items(len(paths), partial(opened, paths, SIZE))
         loader = DataLoader(files, PICTURES, num_workers=workers, persistent_workers=not quick)
         keep_freed_memory()  # as the commands that train do

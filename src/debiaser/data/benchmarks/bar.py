@@ -42,7 +42,6 @@ def counted(train: tuple[int, ...], test: tuple[int, ...]) -> dict[str, int]:
 SET = FolderSet(
     name="bar",
     title="Biased Action Recognition",
-    licence="pictures from the web, for research",
     contents="its train/ and test/",
     page="https://github.com/alinlab/BAR",
     index=index,

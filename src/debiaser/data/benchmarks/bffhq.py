@@ -42,7 +42,6 @@ def index(
 SET = FolderSet(
     name="bffhq",
     title="Biased FFHQ faces",
-    licence="CC BY-NC-SA 4.0 (FFHQ)",
     contents="its 0.5pct/, valid/ and test/",
     page="the Google Drive folder linked from https://github.com/kakaoenterprise/Learning-Debiased-Disentangled",
     index=index,

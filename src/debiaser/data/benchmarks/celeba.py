@@ -30,7 +30,11 @@ def read_table(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
     source, content = bundle.path / paths[0], bundle.read(paths[0])
     form: dict[str, Any] = {"index_col": 0}
     if paths[0].endswith(".txt"):  # a count and the columns above, or neither
-        form = {"sep": r"\s+", "skiprows": 1} if content.split()[:1][0].isdigit() else {"sep": r"\s+", "header": None}
+        form = (
+            {"sep": r"\s+", "skiprows": 1}
+            if content.partition(b"\n")[0].strip().isdigit()
+            else {"sep": r"\s+", "header": None}
+        )
     try:
         table = pd.read_csv(io.BytesIO(content), **form)
     except ValueError as error:  # pandas' own and Unicode's among them
@@ -66,7 +70,6 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Any, Integers, lis
 SET = FolderSet(
     name="celeba",
     title="CelebA aligned and cropped faces",
-    licence="non-commercial research",
     contents=f"{FOLDER}/ (or {FOLDER}.zip), {ATTRIBUTES}.txt and {PARTITION}.txt",
     page="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
     index=index,

@@ -34,13 +34,11 @@ def parts(root: Path | None, data_seed: int) -> dict[str, Photographs]:
     cifar = raw.load("cifar10", root)
     order = numpy_stream(data_seed, "cifar10", "split").permutation(len(cifar.y_train))
     cut = len(order) - len(order) // VALID
-    chosen = {"train": order[:cut], "valid": order[cut:], "test": np.arange(len(cifar.y_test))}
-    sources = {
-        part: (cifar.x_test, cifar.y_test) if part == "test" else (cifar.x_train, cifar.y_train) for part in chosen
-    }
+    y_train, y_test = cifar.y_train.astype(np.int64), cifar.y_test.astype(np.int64)
     return {
-        part: Photographs(sources[part][0], sources[part][1][rows].astype(np.int64), rows)
-        for part, rows in chosen.items()
+        "train": Photographs(cifar.x_train, y_train[order[:cut]], order[:cut]),
+        "valid": Photographs(cifar.x_train, y_train[order[cut:]], order[cut:]),
+        "test": Photographs(cifar.x_test, y_test, np.arange(len(y_test))),
     }
 
 

@@ -138,7 +138,6 @@ def find_tokenizer(name: str) -> Any:
 SET = FolderSet(
     name="civilcomments",
     title="CivilComments-WILDS",
-    licence="CC0",
     contents=FILE,
     page="https://wilds.stanford.edu/get_started/",
     index=index,

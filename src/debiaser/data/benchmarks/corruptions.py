@@ -102,6 +102,7 @@ CHUNK = 500  # images in work at a time: bounds the memory
 
 Floats = NDArray[np.floating[Any]]
 Bytes = NDArray[np.uint8]
+Rows = NDArray[np.int64]
 Streams = Sequence[np.random.Generator]
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 WATER, MUD = (np.array(each, dtype=np.float32)[:, None, None] / 255 for each in ((175, 238, 238), (63, 42, 20)))
@@ -251,13 +252,8 @@ def equalised(levels: Bytes) -> Floats:
 
 def elastic(x: Floats, streams: Streams, severity: int) -> Floats:
     """Three corners of a triangle jittered, then every pixel moved by a smooth random field."""
-    strength, deviation, jitter = (
-        (0, 0, 2.56),
-        (1.6, 6.4, 2.24),
-        (2.56, 1.92, 1.92),
-        (3.2, 1.28, 1.6),
-        (3.2, 0.96, 0.96),
-    )[severity - 1]
+    levels = ((0, 0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96))
+    strength, deviation, jitter = levels[severity - 1]
     height, width = x.shape[2:]
     middle, reach = np.array([height // 2, width // 2]), min(height, width) // 3
     corners = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])
@@ -331,28 +327,12 @@ def saturate(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG
     return np.where(chroma > 0, value - (value - x) * (new / np.maximum(old, 1e-6)), reddish)
 
 
-CORRUPTIONS: dict[str, Callable[[Floats, Streams, int], Floats]] = {
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": brightness,
-    "contrast": contrast,
-    "spatter": spatter,
-    "elastic": elastic,
-    "jpeg": jpeg,
-    "pixelate": pixelate,
-    "saturate": saturate,
-}
+_EVERY = (snow, frost, fog, brightness, contrast, spatter, elastic, jpeg, pixelate, saturate)
+CORRUPTIONS: dict[str, Callable[[Floats, Streams, int], Floats]] = {each.__name__: each for each in _EVERY}
 NAMES = tuple(CORRUPTIONS)
 
 
-def corrupt(
-    images: Bytes,
-    kind: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    severity: int = 5,
-    seed: int = 0,
-) -> Bytes:
+def corrupt(images: Bytes, kind: Rows, rows: Rows, severity: int = 5, seed: int = 0) -> Bytes:
     """Images (n, 3, h, w), each under the corruption of its kind (n,); `rows` (n,) name their random streams."""
     if severity not in range(1, 6):
         raise Misuse(f"severity must be 1, 2, 3, 4 or 5, got {severity}")

@@ -6,7 +6,6 @@ every tile has a colour of its own. Each of the seven attributes is aligned with
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from debiaser.data import bias as inject
 from debiaser.data import raw
+from debiaser.data.bias import Integers
 from debiaser.data.split import Benchmark
 from debiaser.errors import known
 from debiaser.io import numpy_stream
@@ -28,7 +28,7 @@ class Grey(NamedTuple):
     """Grey images (n, h, w) uint8 and their classes (n,)."""
 
     images: NDArray[np.uint8]
-    target: NDArray[np.int64]
+    target: Integers
 
 
 def colour_benchmark(
@@ -100,29 +100,10 @@ class Drawn(NamedTuple):
     `places` (n, 4): which tile lies at each place, where that is not always the same.
     """
 
-    images: NDArray[np.int64]
+    images: Integers
     colours: NDArray[np.float32]
-    places: NDArray[np.int64] | None
-    bias: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Grey images to draw from by class; `order` sorts them by class and `starts` says where each class begins."""
-
-    grey: Grey
-    order: NDArray[np.int64]
-    starts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, grey: Grey) -> "Pool":
-        starts = np.concatenate([[0], np.bincount(grey.target, minlength=10).cumsum()])
-        return cls(grey, np.argsort(grey.target, kind="stable"), starts)
-
-    def draw(self, wanted: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """(n,) for each row an image of the wanted class, uniformly."""
-        first, count = self.starts[wanted], np.diff(self.starts)[wanted]
-        return self.order[first + (rng.random(len(wanted)) * count).astype(np.int64)]
+    places: Integers | None
+    bias: Integers
 
 
 def load_mbmnist(
@@ -133,33 +114,30 @@ def load_mbmnist(
     if positions not in POSITIONS:
         raise known("positions", positions, POSITIONS)
     sources = {tile: raw.load(name, root) for tile, name in SETS.items()}
-    training, testing = pools(sources, "train"), pools(sources, "test")
-    digits = np.arange(len(training[0].grey.target))
+    training, testing = tiles(sources, "train"), tiles(sources, "test")
+    digits = np.arange(len(training[0].target))
     cut = len(digits) * 9 // 10  # file order, as in Colored MNIST
-    rows = {"train": digits[:cut], "valid": digits[cut:], "test": np.arange(len(testing[0].grey.target))}
+    rows = {"train": digits[:cut], "valid": digits[cut:], "test": np.arange(len(testing[0].target))}
     made = {}
     for part, chosen in rows.items():
         test = part == "test"
-        seed, share, pool = (TEST_SEED, inject.TEST_RHO, testing) if test else (data_seed, rho, training)
-        drawn = draw(chosen, pool, share, positions == "random", numpy_stream(seed, "mbmnist", part))
-        read = composed([each.grey.images for each in pool], drawn)
-        made[part] = inject.Part(pool[0].grey.target[chosen], drawn.bias, read)
+        seed, share, grey = (TEST_SEED, inject.TEST_RHO, testing) if test else (data_seed, rho, training)
+        drawn = draw(chosen, grey, share, positions == "random", numpy_stream(seed, "mbmnist", part))
+        made[part] = inject.Part(grey[0].target[chosen], drawn.bias, composed([each.images for each in grey], drawn))
     return inject.build_benchmark("mbmnist", made, CLASSES, ATTRIBUTES, noise, data_seed, notes_on(sources))
 
 
-def pools(sources: Mapping[str, raw.Arrays], part: str) -> list[Pool]:
-    """What the four tiles are drawn from: train and valid from the training files, test from the test files."""
+def tiles(sources: Mapping[str, raw.Arrays], part: str) -> list[Grey]:
+    """What the four tiles are drawn from: train and valid from the training files, test from the test files.
+
+    Letters are A to J as classes 0 to 9; the original file has 26 classes from 1 on, and its images are transposed.
+    """
     grey = [Grey(getattr(each, f"x_{part}"), getattr(each, f"y_{part}").astype(np.int64)) for each in sources.values()]
-    grey[-1] = upright_letters(grey[-1])
-    return [Pool.of(each) for each in grey]
-
-
-def upright_letters(letters: Grey) -> Grey:
-    """The letters A to J as classes 0 to 9; the original file has 26 classes from 1 on, its images are transposed."""
-    if not (letters.target == len(CLASSES)).any():
-        return letters
-    chosen = np.flatnonzero((letters.target >= 1) & (letters.target <= len(CLASSES)))
-    return Grey(np.ascontiguousarray(letters.images[chosen].swapaxes(1, 2)), letters.target[chosen] - 1)
+    images, target = grey[-1]
+    if (target == len(CLASSES)).any():
+        chosen = np.flatnonzero((target >= 1) & (target <= len(CLASSES)))
+        grey[-1] = Grey(np.ascontiguousarray(images[chosen].swapaxes(1, 2)), target[chosen] - 1)
+    return grey
 
 
 def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
@@ -175,15 +153,20 @@ def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def draw(
-    digits: NDArray[np.int64], pool: Sequence[Pool], rho: float, shuffled: bool, rng: np.random.Generator
-) -> Drawn:
+def draw_members(target: Integers, wanted: Integers, rng: np.random.Generator) -> Integers:
+    """(n,) for each wanted class the place of one of its members in `target`, uniformly."""
+    counts = np.bincount(target, minlength=len(CLASSES))
+    first = (counts.cumsum() - counts)[wanted]
+    return np.argsort(target, kind="stable")[first + (rng.random(len(wanted)) * counts[wanted]).astype(np.int64)]
+
+
+def draw(digits: Integers, grey: Sequence[Grey], rho: float, shuffled: bool, rng: np.random.Generator) -> Drawn:
     """Everything random about the images of these digits."""
-    target = pool[0].grey.target[digits]
+    target = grey[0].target[digits]
     bias = np.stack([inject.draw_bias(target, rho, len(CLASSES), rng) for _ in ATTRIBUTES], 1)
-    companions = [each.draw(bias[:, 2 * number + 1], rng) for number, each in enumerate(pool[1:])]
-    colours = np.stack([inject.draw_colours(bias[:, 2 * tile], rng) for tile in range(len(pool))], 1)
-    places = rng.permuted(np.tile(np.arange(len(pool)), (len(digits), 1)), axis=1) if shuffled else None
+    companions = [draw_members(each.target, bias[:, 2 * tile + 1], rng) for tile, each in enumerate(grey[1:])]
+    colours = np.stack([inject.draw_colours(bias[:, 2 * tile], rng) for tile in range(len(grey))], 1)
+    places = rng.permuted(np.tile(np.arange(len(grey)), (len(digits), 1)), axis=1) if shuffled else None
     return Drawn(np.stack([digits, *companions], 1), colours.clip(0, 1), places, bias)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from debiaser.data.images import Files, Pictures
+from debiaser.data.images import Files, Images
 from debiaser.data.own.checks import (
     Duplicates,
     apart,
@@ -25,7 +25,7 @@ from debiaser.data.own.checks import (
 from debiaser.data.own.reading import Columns, find_rows
 from debiaser.data.own.rows import Excluded, Ints, Rows, digest, told
 
-__all__ = ["Columns", "Duplicates", "Excluded", "OwnData", "Pictures", "Texts", "read_own"]
+__all__ = ["Columns", "Duplicates", "Excluded", "OwnData", "Images", "Texts", "read_own"]
 
 LETTERBOX = 2  # version of how an image becomes pixels: part of the identity
 CELL = 64  # characters kept of a cell that only a search for suspects will read
@@ -63,7 +63,7 @@ class OwnData:
     classes: tuple[str, ...]
     split: npt.NDArray[np.str_] = field(repr=False)
     unit: Ints = field(repr=False)
-    inputs: Any  # `Pictures` or `Texts`
+    inputs: Any  # `Images` or `Texts`
     identity: str
     group: npt.NDArray[np.str_] | None = field(default=None, repr=False)
     columns: dict[str, npt.NDArray[np.str_]] = field(default_factory=dict, repr=False)
@@ -107,7 +107,7 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
     if rows.images is not None:
         contents = digest(f"letterbox {LETTERBOX}", rows.seen.content.tobytes().hex())
         seen = rows.seen.content if isinstance(rows.images, Files) else None  # only files change meanwhile
-        inputs = Pictures(rows.ids, rows.images, rows.seen.sides, contents, seen)
+        inputs = Images(rows.ids, rows.images, rows.seen.sides, contents, seen)
     return OwnData(
         source=rows.source,
         kind="text" if rows.images is None else "image",
