@@ -1,7 +1,8 @@
-"""Small files in the exact layouts of BAR, BFFHQ, CelebA and CivilComments, as their authors publish them."""
+"""Small files in the exact layouts of MNIST, BAR, BFFHQ, CelebA and CivilComments, as their authors publish them."""
 
 import csv
 import io
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,19 @@ ACTIONS = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting
 IDENTITIES = ("male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white")
 
 
+def idx(array: np.ndarray) -> bytes:
+    """Unsigned bytes as the MNIST family publishes them."""
+    return struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
 def picture(seed: int, size: tuple[int, int] = (40, 30), form: str = "JPEG") -> bytes:
-    """The bytes of a picture of noise, `size` wide and high."""
+    """The bytes of an image of noise, `size` wide and high."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1] // 5, size[0] // 5, 3), np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).resize(size).save(stream, form)
@@ -24,14 +36,14 @@ def picture(seed: int, size: tuple[int, int] = (40, 30), form: str = "JPEG") -> 
 
 
 def bar(train: int = 12, test: int = 3) -> Content:
-    """So many pictures of every action; numbers go on from train/ to test/, as in the original."""
+    """So many images of every action; numbers go on from train/ to test/, as in the original."""
     names = [f"train/{each}_{k}.jpg" for each in ACTIONS for k in range(train)]
     names += [f"test/{each}_{k}.jpg" for each in ACTIONS for k in range(train, train + test)]
     return {name: picture(seed) for seed, name in enumerate(names)} | {"README.md": b"# BAR"}
 
 
 def bffhq(aligned: int = 10, conflicting: int = 2, rest: int = 4) -> Content:
-    """So many pictures of each class in each folder."""
+    """So many images of each class in each folder."""
     names = [f"0.5pct/align/{a}/{k}_{a}_{a}.png" for a in (0, 1) for k in range(aligned)]
     names += [f"0.5pct/conflict/{a}/9{k}_{a}_{1 - a}.png" for a in (0, 1) for k in range(conflicting)]
     names += [f"{part}/{k}_{k % 2}_{k // 2 % 2}.png" for part in ("valid", "test") for k in range(rest)]
@@ -39,32 +51,24 @@ def bffhq(aligned: int = 10, conflicting: int = 2, rest: int = 4) -> Content:
 
 
 COLUMNS = ("5_o_Clock_Shadow", "Blond_Hair", "Male", "Smiling")
-ROWS = [
-    (-1, 1, -1, 1),
-    (1, -1, 1, -1),
-    (-1, 1, -1, -1),
-    (1, -1, 1, 1),
-    (-1, 1, 1, 1),
-    (-1, -1, -1, 1),
-]
+ROWS = [(-1, 1, -1, 1), (1, -1, 1, -1), (-1, 1, -1, -1), (1, -1, 1, 1), (-1, 1, 1, 1), (-1, -1, -1, 1)]
 PARTITION = (0, 0, 0, 0, 0, 0, 1, 1, 2, 2)
 
 
 def celeba(commas: bool = False) -> Content:
-    """Ten pictures with four attributes: of the blond, one in six is male."""
-    rows = [ROWS[k % len(ROWS)] for k in range(len(PARTITION))]
-    names = [f"{k + 1:06d}.jpg" for k in range(len(rows))]
-    pictures = {f"img_align_celeba/{name}": picture(k, (178, 218)) for k, name in enumerate(names)}
+    """Ten images with four attributes: of the blond, one in six is male."""
+    values = {f"{k + 1:06d}.jpg": ROWS[k % len(ROWS)] for k in range(len(PARTITION))}
+    parts = dict(zip(values, PARTITION, strict=True))
     if commas:
-        attributes = [",".join(("image_id", *COLUMNS))]
-        attributes += [f"{name},{','.join(map(str, row))}" for name, row in zip(names, rows, strict=True)]
-        partition = ["image_id,partition", *(f"{n},{p}" for n, p in zip(names, PARTITION, strict=True))]
-        lists = {"list_attr_celeba.csv": attributes, "list_eval_partition.csv": partition}
+        attributes = [",".join(("image_id", *COLUMNS)), *(f"{n},{','.join(map(str, v))}" for n, v in values.items())]
+        partition = ["image_id,partition", *(f"{n},{p}" for n, p in parts.items())]
     else:
-        attributes = [str(len(rows)), " ".join(COLUMNS) + " "]
-        attributes += [f"{name} {' '.join(f'{v:2d}' for v in row)}" for name, row in zip(names, rows, strict=True)]
-        partition = [f"{n} {p}" for n, p in zip(names, PARTITION, strict=True)]
-        lists = {"list_attr_celeba.txt": attributes, "list_eval_partition.txt": partition}
+        attributes = [str(len(values)), " ".join(COLUMNS) + " "]
+        attributes += [f"{name} {' '.join(f'{v:2d}' for v in row)}" for name, row in values.items()]
+        partition = [f"{n} {p}" for n, p in parts.items()]
+    end = "csv" if commas else "txt"
+    lists = {f"list_attr_celeba.{end}": attributes, f"list_eval_partition.{end}": partition}
+    pictures = {f"img_align_celeba/{name}": picture(k, (178, 218)) for k, name in enumerate(values)}
     return pictures | {name: ("\n".join(lines) + "\n").encode() for name, lines in lists.items()}
 
 

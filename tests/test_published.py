@@ -1,11 +1,13 @@
-"""BAR, BFFHQ and CelebA from small files in their authors' layouts, and BAR from the real ones."""
+"""BAR, BFFHQ, CelebA and CivilComments from small files in their authors' layouts, and BAR from the real ones."""
 
+import csv
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +17,20 @@ from PIL import Image
 import layouts
 import web_site
 from debiaser.data.archives import FormatError, open_bundle
-from debiaser.data.benchmarks import bar, bffhq, celeba, gallery
+from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, gallery
+from debiaser.data.benchmarks.civilcomments import Tokens
 from debiaser.data.benchmarks.published import FOLDER_SETS
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.sources import FolderSet
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.encoders import Encoder
-from debiaser.paper.experiment import as_images, features_of
+from debiaser.learn import encoders
+from debiaser.paper.experiment import accuracies, as_images, features_of
 from debiaser.paper.experiment import load as load_spec
+from debiaser.paper.samples import draw, portions
 from debiaser.paper.spec import new_spec
-from layouts import write_folder, write_tar, write_zip
+from layouts import IDENTITIES, write_folder, write_tar, write_zip
 from web_site import Site
 
 WRITERS: dict[str, Callable[[layouts.Content, Path], Path]] = {
@@ -35,6 +39,7 @@ WRITERS: dict[str, Callable[[layouts.Content, Path], Path]] = {
     "tar.gz": lambda content, at: write_tar(content, at.with_name(f"{at.name}.tar.gz"), "w:gz"),
     "zip": lambda content, at: write_zip(content, at.with_name(f"{at.name}.zip"), inside="top/"),
 }
+every_form = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +53,15 @@ def sizes(benchmark: Benchmark) -> tuple[int, int, int]:
 
 
 def pixels(benchmark: Benchmark, part: str = "train") -> torch.Tensor:
-    split = getattr(benchmark, part)
-    return torch.cat([batch.x for batch in split.batches(7)])
+    return torch.cat([batch.x for batch in getattr(benchmark, part).batches(7)])
 
 
 # --- BAR ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", WRITERS)
-def test_bar_from_every_form(form: str, tmp_path: Path) -> None:
-    WRITERS[form](layouts.bar(), tmp_path / "bar")
+@every_form
+def test_bar_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(layouts.bar(), tmp_path / "bar")
     b = bar.load(tmp_path, None, 0, partial=True, size=32)
     assert sizes(b) == (66, 6, 18) and b.classes[5] == "pole vaulting"
     assert Counter(b.valid.y.tolist()) == dict.fromkeys(range(6), 1), "a tenth of each class"
@@ -70,18 +74,17 @@ def test_bar_from_every_form(form: str, tmp_path: Path) -> None:
 
 def test_bar_in_detail(tmp_path: Path) -> None:
     write_folder(layouts.bar(), tmp_path / "bar")
-    b, same, other = (
+    b, noisy, other = (
         bar.load(tmp_path, None, seed, noise=noise, partial=True) for seed, noise in ((0, 0), (0, 0.5), (1, 0))
     )
     expected = Image.open(tmp_path / "bar/test/pole vaulting_14.jpg").resize((224, 224), Image.Resampling.BILINEAR)
     assert np.array_equal((b.test.batch(torch.tensor([17])).x[0] * 255).round().permute(1, 2, 0), expected)
-    names = {part: tuple(getattr(b, part).read.names) for part in ("train", "valid")}
-    assert [bar.CLASSES.index(Path(name).stem.rpartition("_")[0]) for name in names["train"]] == b.train.y.tolist()
-    assert names["valid"] == tuple(same.valid.read.names) != tuple(other.valid.read.names), "drawn by the seed"
-    assert len({*names["train"], *names["valid"]}) == 72
-    assert (
-        15 < same.truth["train"].flipped(same.train.y).sum() < 51 and not same.truth["test"].flipped(same.test.y).any()
-    )
+    train, valid = b.train.read.names, b.valid.read.names
+    assert [bar.CLASSES.index(Path(name).stem.rpartition("_")[0]) for name in train] == b.train.y.tolist()
+    assert valid == noisy.valid.read.names != other.valid.read.names, "drawn by the seed"
+    assert len({*train, *valid}) == 72
+    flipped = [noisy.truth[part].flipped(getattr(noisy, part).y).sum() for part in ("train", "test")]
+    assert 15 < flipped[0] < 51 and flipped[1] == 0
     for size in (4, 5000):
         with pytest.raises(Misuse, match="size must lie between 8 and 2048"):
             bar.load(tmp_path, None, 0, partial=True, size=size)
@@ -94,12 +97,20 @@ def test_bar_says_what_is_wrong(tmp_path: Path) -> None:
     (folder / "train" / "racing_7.jpg").unlink()
     with pytest.raises(FormatError, match="bar holds 11 rows of train/racing where 12 are expected"):
         bar.index(open_bundle(folder, tmp_path), counts)
+    path = folder / "test" / "diving_13.jpg"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(Problem, match=r"bar: 'test/diving_13\.jpg' is cut off"):
+        pixels(bar.load(tmp_path, None, 0, partial=True), "test")
+    found = bar.SET.status(tmp_path, partial=True)
+    assert found.path is None and "holds 'test/diving_13.jpg', which is cut off" in str(found.problem)
+    path.write_bytes(layouts.picture(3) + b"a camera's own words")
+    assert bar.SET.status(tmp_path, partial=True).path == folder, "more behind the end is no damage"
     (folder / "train" / "pole vaulting_2.jpg").rename(folder / "train" / "vault_2.jpg")
     with pytest.raises(Problem, match=r"'train/vault_2.jpg', which is not named.*github.com/alinlab"):
         bar.load(tmp_path, None, 0, partial=True)
 
 
-def test_pictures_are_kept_once_for_all_seeds_and_a_large_set_is_not(
+def test_images_are_kept_once_for_all_seeds_and_a_large_set_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tar(layouts.bar(), tmp_path / "bar.tar")
@@ -112,88 +123,71 @@ def test_pictures_are_kept_once_for_all_seeds_and_a_large_set_is_not(
     assert not user_cache("kept").exists()
 
 
-def test_small_pictures_are_kept_and_a_damaged_row_is_made_anew(tmp_path: Path) -> None:
+def test_small_images_are_kept_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
     path = write_tar(layouts.bar(), tmp_path / "bar.tar")
     before = pixels(bar.load(tmp_path, None, 0, partial=True, size=32))
-    (file,), files = user_cache("kept").glob("*.npy"), 91  # the pictures and a page about them
+    (file,), files = user_cache("kept").glob("*.npy"), 91  # the images and a page about them
     assert file.stat().st_size == 128 + files * 32 * 32 * 3
-    content = path.read_bytes()
-    facts = path.stat()
-    path.write_bytes(content[:512] + bytes(1000) + content[1512:])  # the first picture is no longer one
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    again = bar.load(tmp_path, None, 0, partial=True, size=32)
-    assert torch.equal(pixels(again), before), "nothing is decoded a second time"
-    path.write_bytes(content)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    content, facts = path.read_bytes(), path.stat()
+
+    def again(archive: bytes) -> torch.Tensor:
+        path.write_bytes(archive)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        return pixels(bar.load(tmp_path, None, 0, partial=True, size=32))
+
+    spoilt = content[:512] + bytes(1000) + content[1512:]  # the first image is no longer one
+    assert torch.equal(again(spoilt), before), "nothing is decoded a second time"
     kept_bytes = bytearray(file.read_bytes())
     kept_bytes[128 + 20 * 32 * 32 * 3 + 5] ^= 1  # inside train/, which comes after that page and test/
     file.write_bytes(kept_bytes)
-    assert torch.equal(pixels(bar.load(tmp_path, None, 0, partial=True, size=32)), before)
-
-
-def test_a_bad_picture_is_named(tmp_path: Path) -> None:
-    folder = write_folder(layouts.bar(), tmp_path / "bar")
-    path = folder / "test" / "diving_13.jpg"
-    path.write_bytes(path.read_bytes()[:-40])
-    b = bar.load(tmp_path, None, 0, partial=True)
-    with pytest.raises(Problem, match=r"bar: 'test/diving_13\.jpg' is cut off"):
-        pixels(b, "test")
-    found = bar.SET.status(tmp_path, partial=True)
-    assert found.path is None and "holds 'test/diving_13.jpg', which is cut off" in str(found.problem)
-    path.write_bytes(layouts.picture(3) + b"a camera's own words")
-    assert bar.SET.status(tmp_path, partial=True).path, "more behind the end is no damage"
+    assert torch.equal(again(content), before)
 
 
 def test_the_real_bar(real_data: Path) -> None:
     if bar.SET.status(real_data, thorough=False).path is None:
         pytest.skip("BAR is not here: this test did not run")
     b = bar.load(real_data, None, 0)
-    assert sizes(b) == (1746, 195, 654)
+    assert sizes(b) == (1746, 195, 654) and b.test.y.bincount().tolist() == [105, 159, 42, 132, 85, 131]
     x = b.train.batch(torch.arange(0, 1746, 200)).x
     assert x.shape == (9, 3, 224, 224) and x.std() > 0.1
-    assert bar.SET.status(real_data).path and b.test.y.bincount().tolist() == [105, 159, 42, 132, 85, 131]
+    assert bar.SET.status(real_data).path
 
 
 # --- BFFHQ ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", WRITERS)
-def test_bffhq_from_every_form(form: str, tmp_path: Path) -> None:
-    WRITERS[form](layouts.bffhq(), tmp_path / "bffhq")
-    b = bffhq.load(tmp_path, 0.005, 0, partial=True, size=64)
+@every_form
+def test_bffhq_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(layouts.bffhq(), tmp_path / "bffhq")
+    b, second = (bffhq.load(tmp_path, 0.005, 0, partial=True, size=64, target=each) for each in ("first", "second"))
     assert sizes(b) == (24, 4, 4)
     assert b.truth["train"].conflicting(b.train.y).sum() == 4
     assert b.train.y.tolist() == [0] * 10 + [1] * 10 + [0] * 2 + [1] * 2
     assert b.test.y.tolist() == [0, 1, 0, 1] and b.truth["test"].bias[:, 0].tolist() == [0, 0, 1, 1]
     assert pixels(b).shape == (24, 3, 64, 64)
-
-
-def test_bffhq_either_number_can_be_the_target(tmp_path: Path) -> None:
-    write_folder(layouts.bffhq(), tmp_path / "bffhq")
-    first, second = (bffhq.load(tmp_path, 0.005, 0, partial=True, target=each) for each in ("first", "second"))
     for part in ("train", "valid", "test"):
-        assert torch.equal(getattr(first, part).y, second.truth[part].bias[:, 0])
-        assert torch.equal(getattr(second, part).y, first.truth[part].bias[:, 0])
-    assert first.attributes == ("gender",) and second.attributes == ("age",) and "D11" in first.notes[0]
-    with pytest.raises(Misuse, match="unknown target of bffhq 'age'; known: first, second"):
-        bffhq.load(tmp_path, 0.005, 0, partial=True, target="age")
+        assert torch.equal(getattr(b, part).y, second.truth[part].bias[:, 0])
+        assert torch.equal(getattr(second, part).y, b.truth[part].bias[:, 0])
+    assert b.attributes == ("gender",) and second.attributes == ("age",) and "D11" in b.notes[0]
 
 
 def test_bffhq_bad_input(tmp_path: Path) -> None:
     folder = write_folder(layouts.bffhq(), tmp_path / "bffhq")
     with pytest.raises(Problem, match="holds 24 rows of train where 19,200 are expected"):
         bffhq.load(tmp_path, 0.005, 0)
+    with pytest.raises(Misuse, match="unknown target of bffhq 'age'; known: first, second"):
+        bffhq.load(tmp_path, 0.005, 0, partial=True, target="age")
     with pytest.raises(Problem, match=r"no folder 1pct; there: 0\.5pct"):
         bffhq.load(tmp_path, 0.01, 0, partial=True)
-    (folder / "0.5pct/align/0/0_0_0.png").rename(folder / "0.5pct/align/0/0_0_1.png")
-    with pytest.raises(Problem, match=r"'0\.5pct/align/0/0_0_1\.png', whose numbers do not fit its folder"):
-        bffhq.load(tmp_path, 0.005, 0, partial=True)
-    (folder / "valid/0_0_0.png").rename(folder / "valid/face.png")
-    with pytest.raises(Problem, match=r"'valid/face\.png', which is not named"):
-        bffhq.load(tmp_path, 0.005, 0, partial=True)
-    (folder / "valid/face.png").unlink()
-    for each in (folder / "test").iterdir():
-        each.unlink()
+    for old, new, told in (
+        ("0.5pct/align/0/0_0_0.png", "0.5pct/align/0/0_0_1.png", "whose numbers do not fit its folder"),
+        ("valid/0_0_0.png", "valid/face.png", "which is not named"),
+    ):
+        (folder / old).rename(folder / new)
+        with pytest.raises(Problem, match=f"'{new}', {told}"):
+            bffhq.load(tmp_path, 0.005, 0, partial=True)
+        (folder / new).rename(folder / old)
+    shutil.rmtree(folder / "test")
     with pytest.raises(Problem, match="has no pictures in test/"):
         bffhq.load(tmp_path, 0.005, 0, partial=True)
 
@@ -202,9 +196,9 @@ def test_bffhq_bad_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commas", [False, True])
-@pytest.mark.parametrize("form", WRITERS)
-def test_celeba_from_every_form(form: str, commas: bool, tmp_path: Path) -> None:
-    WRITERS[form](layouts.celeba(commas), tmp_path / "celeba")
+@every_form
+def test_celeba_from_every_form(write: Callable[..., Path], commas: bool, tmp_path: Path) -> None:
+    write(layouts.celeba(commas), tmp_path / "celeba")
     b = celeba.load(tmp_path, None, 0, partial=True)
     assert sizes(b) == (6, 2, 2)
     assert b.train.y.tolist() == [1, 0, 1, 0, 1, 0] and b.classes == ("not Blond_Hair", "Blond_Hair")
@@ -214,7 +208,7 @@ def test_celeba_from_every_form(form: str, commas: bool, tmp_path: Path) -> None
     assert pixels(b, "test").shape == (2, 3, 224, 224)
 
 
-def test_celeba_as_the_two_settings_see_it(tmp_path: Path) -> None:
+def test_celeba_options(tmp_path: Path) -> None:
     folder = write_folder(layouts.celeba(), tmp_path / "celeba")
     whole = Image.open(folder / "img_align_celeba/000001.jpg")
     square = whole.crop((0, 20, 178, 198)).resize((224, 224), Image.Resampling.BILINEAR)
@@ -222,12 +216,21 @@ def test_celeba_as_the_two_settings_see_it(tmp_path: Path) -> None:
     for crop, expected in (("square", square), ("whole", tall)):
         x = celeba.load(tmp_path, None, 0, partial=True, crop=crop).train.batch(torch.tensor([0])).x[0]
         assert np.array_equal((x * 255).round().permute(1, 2, 0), expected), crop
-    with pytest.raises(Misuse, match="crop 'round'; known: square, whole"):
-        celeba.load(tmp_path, None, 0, partial=True, crop="round")
+    b = celeba.load(tmp_path, None, 0, partial=True, target="Smiling", bias="5_o_Clock_Shadow")
+    assert b.train.y.tolist() == [1, 0, 0, 1, 1, 1] and b.classes[1] == "Smiling"
+    absent = "list_attr_celeba has no attribute 'Beard'; it has 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"
+    for options, told in (
+        ({"crop": "round"}, "crop 'round'; known: square, whole"),
+        ({"target": "Beard"}, absent),
+        ({"bias": "Beard"}, absent),
+        ({"target": "Male"}, "target and bias are both Male"),
+    ):
+        with pytest.raises(Misuse, match=told):
+            celeba.load(tmp_path, None, 0, partial=True, **options)
 
 
 def test_celeba_as_it_is_downloaded(tmp_path: Path) -> None:
-    """The pictures in their own zip, the lists loose, in folders of their own as on the authors' drive."""
+    """The images in their own zip, the lists loose, in folders of their own as on the authors' drive."""
     content = layouts.celeba()
     pictures = {name: data for name, data in content.items() if name.endswith(".jpg")}
     write_zip(pictures, tmp_path / "celeba/Img/img_align_celeba.zip")
@@ -235,56 +238,141 @@ def test_celeba_as_it_is_downloaded(tmp_path: Path) -> None:
     assert pixels(celeba.load(tmp_path, None, 0, partial=True, size=48)).shape == (6, 3, 48, 48)
 
 
-def test_celeba_other_attributes(tmp_path: Path) -> None:
-    write_folder(layouts.celeba(), tmp_path / "celeba")
-    b = celeba.load(tmp_path, None, 0, partial=True, target="Smiling", bias="5_o_Clock_Shadow")
-    assert b.train.y.tolist() == [1, 0, 0, 1, 1, 1] and b.classes[1] == "Smiling"
-    for options in ({"target": "Beard"}, {"bias": "Beard"}):
-        told = r"list_attr_celeba has no attribute 'Beard'; it has 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"
-        with pytest.raises(Misuse, match=told):
-            celeba.load(tmp_path, None, 0, partial=True, **options)
-    with pytest.raises(Misuse, match="target and bias are both Male"):
-        celeba.load(tmp_path, None, 0, partial=True, target="Male")
+ATTRIBUTES, PARTITION = "list_attr_celeba.txt", "list_eval_partition.txt"
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("list_attr_celeba.txt", "000002.jpg  1 -1", "000002.jpg -1", "something else than -1, 1 for 000002.jpg"),
-        ("list_attr_celeba.txt", "000002.jpg  1", "000002.jpg  1 1", "is not a list of numbers"),
-        ("list_attr_celeba.txt", "000002.jpg  1", "000002.jpg  x", "something else than -1, 1 for 000002.jpg"),
-        ("list_eval_partition.txt", "000007.jpg 1", "000007.jpg 3", "something else than 0, 1, 2 for 000007.jpg"),
-        ("list_eval_partition.txt", "000007.jpg 1\n", "", "lists other pictures"),
+        (ATTRIBUTES, "000002.jpg  1 -1", "000002.jpg -1", "something else than -1, 1 for 000002.jpg"),
+        (ATTRIBUTES, "000002.jpg  1", "000002.jpg  1 1", "is not a list of numbers"),
+        (ATTRIBUTES, "000002.jpg  1", "000002.jpg  x", "something else than -1, 1 for 000002.jpg"),
+        (PARTITION, "000007.jpg 1", "000007.jpg 3", "something else than 0, 1, 2 for 000007.jpg"),
+        (PARTITION, "000007.jpg 1\n", "", "lists other pictures in list_eval"),
+        (PARTITION, "", "", "holds 6 rows of train where 162,770 are expected"),
+        (PARTITION, " 2\n", " 1\n", "celeba holds no rows of test"),
+        ("img_align_celeba/000004.jpg", None, None, r"lacks the picture img_align_celeba/000004\.jpg"),
+        (PARTITION, None, None, r"lacks list_eval_partition.txt \(or .csv\)"),
     ],
 )
-def test_celeba_lists_that_are_wrong(name: str, old: str, new: str, told: str, tmp_path: Path) -> None:
-    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
-    text = (folder / name).read_text()
-    assert old in text
-    (folder / name).write_text(text.replace(old, new, 1))
-    with pytest.raises(Problem, match=told) as caught:
-        celeba.load(tmp_path, None, 0, partial=True)
-    assert "list_" in str(caught.value)
+def test_celeba_says_what_is_wrong(name: str, old: str | None, new: str, told: str, tmp_path: Path) -> None:
+    path = write_folder(layouts.celeba(), tmp_path / "celeba") / name
+    if old is None:
+        path.unlink()
+    else:
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, -1 if old == " 2\n" else 1))
+    options = [] if old == "" else ["partial=true"]
+    with pytest.raises(Problem, match=told):
+        load_spec(new_spec("celeba", "vanilla", options=options), tmp_path)
 
 
-def test_a_split_without_rows_is_told(tmp_path: Path) -> None:
-    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
-    partition = folder / "list_eval_partition.txt"
-    partition.write_text(partition.read_text().replace(" 2\n", " 1\n"))
-    with pytest.raises(Problem, match="celeba holds no rows of test"):
-        load_spec(new_spec("celeba", "vanilla", options=["partial=true"]), tmp_path)
+# --- CivilComments --------------------------------------------------------------------------------------------------
+
+ROWS = [
+    {"comment_text": "you are kind", "split": "train", "toxicity": 0.0, "male": 1.0},
+    {"comment_text": 'he said "you",\nthen, left', "split": "train", "toxicity": 0.5, "male": 0.5, "white": 0.9},
+    {"comment_text": "they are kind, é", "split": "train", "toxicity": 0.4999999999, "female": 0.49},
+    {"comment_text": "", "split": "val", "toxicity": 1.0, "LGBTQ": 0.7},
+    {"comment_text": "kind kind kind kind kind kind", "split": "test", "toxicity": 0.1, "white": 1.0},
+    {"comment_text": "left", "split": "test", "toxicity": 0.9, "white": 0.6, "black": 0.5},
+]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "you", "are", "kind", "he", "said", "then", "left", '"']
+PLACE = "civilcomments_v1.0"
 
 
-def test_celeba_says_what_is_missing(tmp_path: Path) -> None:
-    folder = write_folder(layouts.celeba(), tmp_path / "celeba")
-    with pytest.raises(Problem, match="holds 6 rows of train where 162,770 are expected"):
-        celeba.load(tmp_path, None, 0)
-    (folder / "img_align_celeba/000004.jpg").unlink()
-    with pytest.raises(Problem, match=r"lacks the picture img_align_celeba/000004\.jpg"):
-        celeba.load(tmp_path, None, 0, partial=True)
-    (folder / "list_eval_partition.txt").unlink()
-    with pytest.raises(Problem, match=r"lacks list_eval_partition.txt \(or .csv\)"):
-        celeba.load(tmp_path, None, 0, partial=True)
+def comments(folder: Path, **options: Any) -> Benchmark:
+    return civilcomments.load(folder, None, 0, partial=True, **options)
+
+
+@every_form
+def test_comments_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(layouts.civilcomments(ROWS), tmp_path / PLACE)
+    b = comments(tmp_path)
+    assert sizes(b) == (3, 1, 2)
+    assert b.train.y.tolist() == [0, 1, 0] and b.valid.y.tolist() == [1] and b.test.y.tolist() == [0, 1]
+    assert b.attributes == IDENTITIES and b.truth["train"].overlapping
+    mentioned = [[IDENTITIES[k] for k in row.nonzero().flatten()] for row in b.truth["train"].bias]
+    assert mentioned == [["male"], ["male", "white"], []], "from half of the raters on"
+    assert isinstance(b.train.read, Tokens)
+    assert b.train.read.comments.texts == [row["comment_text"] for row in ROWS]
+
+
+def test_tokens_as_the_network_takes_them(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not here: this test did not run")
+    made = transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(WORDS)})
+    made.save_pretrained(tmp_path / "tokenizer")
+    write_folder(layouts.civilcomments(ROWS), tmp_path / PLACE)
+    b, again = (comments(tmp_path, tokenizer=str(tmp_path / "tokenizer"), length=6) for _ in range(2))
+    x = b.train.batch(torch.tensor([1, 0])).x
+    he, said, quote, you, are, kind = (WORDS.index(word) for word in ("he", "said", '"', "you", "are", "kind"))
+    assert x["input_ids"].tolist() == [[2, he, said, quote, you, 3], [2, you, are, kind, 3, 0]]
+    assert x["attention_mask"].tolist() == [[1] * 6, [1] * 5 + [0]] and x["input_ids"].dtype == torch.int64
+    assert b.valid.batch(torch.tensor([0])).x["input_ids"].tolist() == [[2, 3]], "as long as the longest of the batch"
+    assert torch.equal(again.train.batch(torch.tensor([1, 0])).x["input_ids"], x["input_ids"])
+    assert len(list(user_cache("kept").glob("*.npy"))) == 1, "one file for all splits, found again"
+    (tmp_path / "empty").mkdir()
+    without = comments(tmp_path, tokenizer=str(tmp_path / "empty"))
+    with pytest.raises(Problem, match=r"tokenizer .*empty is neither a folder of its files"):
+        without.train.batch(torch.tensor([0]))
+
+
+def test_portions_and_sixteen_groups_by_hand(tmp_path: Path) -> None:
+    write_folder(layouts.civilcomments(ROWS), tmp_path / PLACE)
+    b = comments(tmp_path)
+    found = {each["name"]: each for each in portions(b)}
+    assert found["male"]["percent"] == 50 and found["male"]["rows"] == 2
+    assert found["white"]["percent"] == pytest.approx(200 / 3) and found["LGBTQ"]["percent"] == 100
+    assert found["muslim"]["percent"] is None and all(each["published"] for each in found.values())
+    assert len({each["published"] for each in found.values()}) == 8
+    says_not_toxic = torch.tensor([[1.0, 0.0]] * 2)
+    metrics = accuracies(says_not_toxic, b.test.y, b.truth["test"], b.attributes)
+    # groups with samples: white and not toxic (right), white and toxic, black and toxic (both wrong)
+    assert metrics["unbiased"] == 50 and metrics["worst_group"] == 0 and metrics["conflicting"] is None
+    assert metrics["group_average"] == pytest.approx(100 / 3)
+    with pytest.raises(Problem, match="holds texts"):
+        draw(b, tmp_path / "x.png")
+    with pytest.raises(Misuse, match="length must lie between 3 and 512"):
+        comments(tmp_path, length=600)
+
+
+WHOLE = layouts.civilcomments(ROWS)[civilcomments.FILE]
+SPOILT = {
+    "split": (WHOLE.replace(b"train,0.5,", b"dev,0.5,"), "a split other than train, val, test, .* comment number 2"),
+    "word": (WHOLE.replace(b"train,0.5,", b"train,much,"), "something else than shares of raters .*'much'"),
+    "share": (WHOLE.replace(b"train,0.5,", b"train,7,"), "share outside 0 to 1 in its comment number 2"),
+    "nan": (WHOLE.replace(b"train,0.5,", b"train,nan,"), "share outside 0 to 1 in its comment number 2"),
+    "column": (WHOLE.replace(b"muslim", b"moslem"), "cannot be read: .*muslim"),
+    "encoding": (WHOLE.replace("é".encode(), b"\xe9"), "cannot be read: .*utf-8"),
+    "cut in a text": (WHOLE[: WHOLE.index(b"kind, ")], "cannot be read: .*EOF inside string"),
+    "cut between": (WHOLE[: WHOLE.index(b"kind") + 4], "a split other than"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_bad_comments_are_named(case: str, tmp_path: Path) -> None:
+    write_folder({civilcomments.FILE: SPOILT[case][0]}, tmp_path / PLACE)
+    with pytest.raises(Problem, match=f"all_data_with_identities.csv .*{SPOILT[case][1]}"):
+        comments(tmp_path)
+
+
+def test_texts_are_those_of_the_csv_module(tmp_path: Path) -> None:
+    words = ["a", '"', "\n", ",", "é", "\r\n", "NA"]
+    rows = [
+        {"comment_text": "".join(words[(k * j) % 7] for j in range(k % 9)), "split": "test", "toxicity": k / 100}
+        for k in range(100)
+    ]
+    path = write_folder(layouts.civilcomments(rows), tmp_path / PLACE) / civilcomments.FILE
+    with path.open(newline="") as stream:
+        expected = [row["comment_text"] for row in csv.DictReader(stream)]
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\r\n")
+    b = comments(tmp_path)
+    assert b.test.read.comments.texts == expected and b.test.y.sum() == 50
+    with pytest.raises(Problem, match="holds 0 rows of train where 269,038 are expected"):
+        civilcomments.load(tmp_path, None, 0)
+    path.unlink()
+    with pytest.raises(Problem, match=r"lacks all_data_with_identities.csv; civilcomments is to be had from"):
+        comments(tmp_path)
 
 
 # --- all ------------------------------------------------------------------------------------------------------------
@@ -309,22 +397,18 @@ def fetchable(site: Site, *names: str) -> FolderSet:
     return replace(bar.SET, mirrors=mirrors, counts=bar.counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
 
 
-def test_fetching_keeps_what_is_right(site: Site, tmp_path: Path) -> None:
+def test_fetching_keeps_only_what_is_right(site: Site, tmp_path: Path) -> None:
     root = tmp_path / "data"
+    with pytest.raises(Problem, match=r"holds 11 rows of train/climbing.*cut off.*alinlab/BAR and put its train/"):
+        fetchable(site, "short.tar.gz", "cut.zip").fetch(root)
+    assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
     path = fetchable(site, "short.tar.gz", "cut.zip", "master.zip").fetch(root)
     assert path == root / "bar.zip" and fetchable(site, "cut.zip").fetch(root) == path, "what is here is not fetched"
     assert sizes(bar.load(root, None, 0, partial=True)) == (66, 6, 18)
     assert [each.name for each in root.iterdir() if not each.name.endswith(".lock")] == ["bar.zip"]
 
 
-def test_fetching_leaves_nothing_that_is_wrong(site: Site, tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    with pytest.raises(Problem, match=r"holds 11 rows of train/climbing.*cut off.*alinlab/BAR and put its train/"):
-        fetchable(site, "short.tar.gz", "cut.zip").fetch(root)
-    assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
-
-
-def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
+def test_features_are_made_once_for_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(layouts.bar(), tmp_path / "bar.tar")
     asked: list[int] = []
 
@@ -332,10 +416,11 @@ def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
         asked.append(len(x))
         return x.float().mean((2, 3))
 
-    encoder = Encoder("colours", "image", 16, 3, "colours", torch.nn.Identity(), colours)
+    encoder = encoders.Encoder("colours", "image", 16, 3, "colours", torch.nn.Identity(), colours)
+    monkeypatch.setattr(encoders, "find_encoder", lambda *_, **__: encoder)
     for seed in (0, 1):
         b = bar.load(tmp_path, None, seed, partial=True)
-        made = features_of(b, encoder)
+        made = features_of(b, "colours", None)
         for part in ("train", "valid", "test"):
             gallery = getattr(b, part).read.resized(16)
             rows = torch.tensor([4, 0])
@@ -347,6 +432,7 @@ def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
 
 def test_commands(command, tmp_path: Path) -> None:
     write_tar(layouts.bar(), tmp_path / "bar.tar")
+    write_folder(layouts.civilcomments(ROWS), tmp_path / PLACE)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DEBIASER_DATA": str(tmp_path)}
     done = command("data", "check", "bar", "--option", "partial=true", "--json", env=cache)
     assert done.returncode == 0, done.stderr
@@ -356,3 +442,6 @@ def test_commands(command, tmp_path: Path) -> None:
     assert len(refused.stderr.strip().splitlines()) == 1
     show = command("data", "show", "bar", "--option", "partial=true", "--out", "b.png", env=cache)
     assert show.returncode == 0 and Image.open(tmp_path / "b.png").size[0] > 100
+    shares = command("data", "check", "civilcomments", "--option", "partial=true", env=cache)
+    assert shares.returncode == 0, shares.stderr
+    assert "66.7" in shares.stdout and "other_religions" in shares.stdout and "published" in shares.stdout
