@@ -1,7 +1,6 @@
 """Multi-bias MNIST: from files in the real layouts, seven independent attributes, tiles where they belong."""
 
 import gzip
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from debiaser.data.bias import PALETTE
 from debiaser.data.raw import KEYS, SETS, parts_of
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
+from layouts import idx, npz, write_folder
 
 TRAIN, TEST = 400, 200
 
@@ -29,10 +29,6 @@ def tiles(source: int, n: int, classes: int, first: int = 0) -> tuple[np.ndarray
     for number, label in enumerate(y):
         x[number, : label + 1] = 60 + 60 * source
     return x, y
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 @pytest.fixture
@@ -51,15 +47,10 @@ def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         digests = ["" if original else raw.digest(each) for each in arrays.values()]
         parts = parts_of(digests, [each.shape for each in arrays.values()], stems)
         monkeypatch.setitem(SETS, name, replace(SETS[name], parts=parts, mirrors=(), substitutes=()))
-        folder = root / name
-        folder.mkdir(parents=True)
-        for stem, array in zip(stems, arrays.values(), strict=True):
-            if name == "kmnist":
-                (folder / f"{stem}.gz").write_bytes(gzip.compress(idx(array)))
-            elif original:
-                (folder / stem).write_bytes(idx(array))
-        if not original and name != "kmnist":
-            np.savez(root / f"{name}.npz", **arrays)
+        files = {f"{name}/{stem}": idx(array) for stem, array in zip(stems, arrays.values(), strict=True)}
+        if name == "kmnist":
+            files = {f"{at}.gz": gzip.compress(content) for at, content in files.items()}
+        write_folder(files if original or name == "kmnist" else {f"{name}.npz": npz(**arrays)}, root)
     return root
 
 
