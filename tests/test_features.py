@@ -65,6 +65,7 @@ def test_features_are_those_of_the_encoder_and_are_computed_once(tmp_path: Path,
     again = Source()
     np.testing.assert_array_equal(features(encoder(), "data", N, again, tmp_path), found)
     assert again.rows == []
+    assert stat.S_IMODE(next(tmp_path.glob("*.npy")).stat().st_mode) == 0o600, "for its owner alone"
     assert {path.suffix for path in tmp_path.iterdir() if not path.name.startswith(".")} == {".npy", ".rows"}
 
 
@@ -131,39 +132,22 @@ def test_a_killed_process_leaves_rows_that_the_next_one_takes_over(tmp_path: Pat
     np.testing.assert_array_equal(found, WANTED)
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer", "header", "empty"])
-def test_a_damaged_file_is_made_again(tmp_path: Path, damage: str) -> None:
-    features(encoder(), "data", N, Source(), tmp_path)
-    (path,) = tmp_path.glob("*.npy")
-    content = path.read_bytes()
-    changed = {"cut": content[:-1], "longer": content + b"x", "header": b"?" + content[1:], "empty": b""}
-    path.write_bytes(changed[damage])
-    source = Source()
-    np.testing.assert_array_equal(features(encoder(), "data", N, source, tmp_path), WANTED)
-    assert len(source.rows) == N
-
-
-@pytest.mark.parametrize("damaged", ["npy", "rows"])
-def test_a_damaged_beginning_is_not_built_upon(tmp_path: Path, damaged: str) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        features(encoder(), "data", N, Source(until=900), tmp_path)
-    (path,) = tmp_path.glob(f"*.{damaged}")
-    path.write_bytes(path.read_bytes()[:-1])
-    source = Source()
-    np.testing.assert_array_equal(features(encoder(), "data", N, source, tmp_path), WANTED)
-    assert len(source.rows) == N
-
-
-def test_a_damaged_row_is_not_built_upon(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        features(encoder(), "data", N, Source(until=900), tmp_path)
-    (path,) = tmp_path.glob("*.npy")
+@pytest.mark.parametrize("damage", ["cut", "longer", "header", "empty", "begun, cut", "begun, rows cut", "a row"])
+def test_what_is_damaged_is_made_again(tmp_path: Path, damage: str) -> None:
+    if damage in {"cut", "longer", "header", "empty"}:
+        features(encoder(), "data", N, Source(), tmp_path)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            features(encoder(), "data", N, Source(until=900), tmp_path)
+    (path,) = tmp_path.glob("*.rows" if damage == "begun, rows cut" else "*.npy")
     content = bytearray(path.read_bytes())
-    content[128 + 500 * WIDTH * 4] ^= 1
-    path.write_bytes(content)
+    if damage == "a row":
+        content[128 + 500 * WIDTH * 4] ^= 1
+    changed = {"longer": content + b"x", "header": b"?" + content[1:], "empty": b"", "a row": content}
+    path.write_bytes(changed.get(damage, content[:-1]))
     source = Source()
     np.testing.assert_array_equal(features(encoder(), "data", N, source, tmp_path), WANTED)
-    assert source.rows == [500, *range(900, N)]
+    assert source.rows == ([500, *range(900, N)] if damage == "a row" else list(range(N)))
 
 
 def test_data_that_ends_early_is_told_and_what_came_is_kept(tmp_path: Path) -> None:
@@ -185,9 +169,3 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Problem, match="cannot write"):
         features(encoder(), "data", N, Source(), tmp_path / "file")
-
-
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    features(encoder(), "data", N, Source(), tmp_path)
-    (path,) = tmp_path.glob("*.npy")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -22,7 +22,6 @@ from debiaser.data.images import (
     Images,
     decode,
     letterbox,
-    open_header,
     upright,
     window,
 )
@@ -43,39 +42,34 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     return stream.getvalue()
 
 
-def pictures(paths: list[Path]) -> Images:
+def opened(paths: list[Path]) -> Images:
     contents = Files([str(path) for path in paths])
     return Images([path.name for path in paths], contents, survey(contents, "test", paths[0].parent / "cache").sides)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "P", "1", "CMYK", "LA", "RGBA", "YCbCr"])
-def test_every_mode_is_read(mode: str) -> None:
-    kind = "TIFF" if mode in {"CMYK", "YCbCr"} else "PNG"
+@pytest.mark.parametrize(
+    ("mode", "kind", "far"),
+    [
+        *((mode, "PNG", 2) for mode in ("RGB", "L", "P", "1", "LA", "RGBA")),
+        *((mode, "TIFF", 2) for mode in ("RGB", "CMYK", "YCbCr")),
+        *(("RGB", kind, 130) for kind in ("JPEG", "WEBP", "GIF", "BMP")),
+        ("CMYK", "JPEG", 130),
+    ],
+)
+def test_every_mode_and_format_is_read(mode: str, kind: str, far: int) -> None:
     pixels = decode(saved(smooth().convert(mode), kind)).pixels
-    expected = np.asarray(smooth().convert(mode).convert("RGB"), np.int16)
-    assert pixels.shape == (40, 60, 3) and np.abs(pixels - expected).max() <= 2
+    difference = np.abs(pixels - np.asarray(smooth().convert(mode).convert("RGB"), np.int16))
+    assert pixels.shape == (40, 60, 3) and difference.max() <= far and difference.mean() < 20
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_every_format_is_read(kind: str) -> None:
-    pixels = decode(saved(smooth(), kind)).pixels
-    assert pixels.shape == (40, 60, 3) and np.abs(pixels - np.asarray(smooth(), np.int16)).mean() < 20
-
-
-def test_cmyk_jpeg_is_read() -> None:
-    pixels = decode(saved(smooth().convert("CMYK"), "JPEG", quality=95)).pixels
-    assert np.abs(pixels - np.asarray(smooth(), np.int16)).mean() < 8
-
-
-def test_the_first_frame_of_a_gif_counts() -> None:
+def test_frames_transparency_and_size() -> None:
     first, second = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue"))
-    pixels = decode(saved(first, "GIF", save_all=True, append_images=[second])).pixels
-    assert (pixels == (255, 0, 0)).all()
-
-
-def test_what_is_behind_transparency_is_grey_not_hidden_colour() -> None:
-    image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
-    assert (decode(saved(image, "PNG")).pixels == GREY).all()
+    assert (decode(saved(first, "GIF", save_all=True, append_images=[second])).pixels == (255, 0, 0)).all()
+    assert (decode(saved(Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "PNG")).pixels == GREY).all(), "no hidden colour"
+    content = saved(smooth(600, 1200), "JPEG")
+    height, width = decode(content, 100).pixels.shape[:2]
+    assert 200 <= width < 400 and abs(width / height - 2) < 0.05, "reduced, but not below twice the side"
+    assert decode(content).pixels.shape == (600, 1200, 3)
 
 
 @pytest.mark.parametrize("with_simplejpeg", [True, False])
@@ -91,27 +85,15 @@ def test_orientation_flags_are_obeyed(flag: int, with_simplejpeg: bool, monkeypa
     assert pixels.shape == (40, 60, 3) and np.abs(pixels - np.asarray(smooth(), np.int16)).mean() < 6
 
 
-def test_large_jpegs_come_reduced_but_not_below_twice_the_side() -> None:
-    content = saved(smooth(600, 1200), "JPEG")
-    height, width = decode(content, 100).pixels.shape[:2]
-    assert 200 <= width < 400 and abs(width / height - 2) < 0.05
-    assert decode(content).pixels.shape == (600, 1200, 3)
-
-
 @pytest.mark.parametrize("kind", [np.uint16, np.float32, np.int32])
 def test_more_than_eight_bits_are_windowed(kind: type) -> None:
     values = np.linspace(1000, 3000, 100 * 100).reshape(100, 100).astype(kind)
     decoded = decode(saved(Image.fromarray(values), "TIFF"))
     expected = ((np.linspace(0, 1, 10_000) - 0.01) / 0.98 * 255).clip(0, 255).reshape(100, 100)
     assert decoded.windowed and np.abs(decoded.pixels[..., 0] - expected).max() <= 2
-
-
-def test_windows_of_odd_values() -> None:
-    assert (window(np.full((3, 3), 7.0)) == GREY).all()
-    assert (window(np.full((3, 3), np.nan)) == 0).all()
+    assert (window(np.full((3, 3), 7.0)) == GREY).all() and (window(np.full((3, 3), np.nan)) == 0).all()
     few = np.zeros((50, 50))
-    few[0, 0] = 9
-    few[1, 1] = np.inf
+    few[0, 0], few[1, 1] = 9, np.inf
     assert window(few)[0, 0] == 255 and window(few)[1, 1] == 0
 
 
@@ -128,20 +110,11 @@ def test_a_letterbox_keeps_every_corner_and_the_shape() -> None:
     assert (out == 0).any()
 
 
-def bomb() -> bytes:
-    """A small PNG that claims 60,000 x 60,000 pixels."""
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
-    )
-
-
+HEADER = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)  # 60,000 x 60,000 pixels
+TINY = saved(Image.new("RGB", (1, 1)), "PNG")
 BROKEN = {
-    "bomb": (bomb(), "bomb"),
+    "bomb": (TINY[:12] + HEADER + struct.pack(">I", zlib.crc32(HEADER)) + TINY[33:], "bomb"),
+    "a bomb below Pillow's own error": (saved(Image.new("1", (10_000, 9_000)), "PNG"), "bomb"),
     "empty": (b"", "empty"),
     "text": (b"hello", "not a picture"),
     "half a jpeg": (saved(smooth(200, 200), "JPEG")[:1500], "cut off or damaged"),
@@ -152,38 +125,17 @@ BROKEN = {
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_gives_a_reason(name: str) -> None:
+def test_what_cannot_be_read_gives_a_reason(name: str) -> None:  # damage anywhere: test_fuzz.py
     content, reason = BROKEN[name]
     with pytest.raises(DecodeError, match=reason):
         decode(content, 64)
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_bomb_below_pillows_own_error_is_refused_too() -> None:
-    with pytest.raises(DecodeError, match="bomb"):
-        open_header(saved(Image.new("1", (10_000, 9_000)), "PNG"))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_damage_anywhere_never_raises_anything_else() -> None:
-    for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"):
-        content = saved(smooth(), kind)
-        for _ in range(60):
-            spoilt = bytearray(content)
-            for place in RNG.integers(0, len(spoilt), 5):
-                spoilt[place] = RNG.integers(256)
-            try:
-                decode(bytes(spoilt[: RNG.integers(1, len(spoilt) + 1)]), 16)
-            except DecodeError as error:
-                assert "\n" not in str(error)
-
-
 def test_batches_come_in_the_order_asked_for(tmp_path: Path) -> None:
-    paths = []
-    for number in range(70):
-        paths.append(tmp_path / f"{number}.png")
-        Image.new("RGB", (5, 5), (number, 0, 0)).save(paths[-1])
-    found = pictures(paths)
+    paths = [tmp_path / f"{number}.png" for number in range(70)]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (5, 5), (number, 0, 0)).save(path)
+    found = opened(paths)
     order = torch.from_numpy(RNG.permutation(70))
     batches = list(found.stream(order, 5, 32, workers=3))
     assert [len(rows) for rows, _ in batches] == [32, 32, 6]
@@ -210,7 +162,7 @@ def test_a_picture_that_changes_or_vanishes_is_grey_and_told(tmp_path: Path) -> 
     paths = [tmp_path / name for name in ("a.png", "b.png", "c.png")]
     for path in paths:
         smooth().save(path)
-    found = pictures(paths)
+    found = opened(paths)
     paths[0].write_bytes(b"now something else")
     paths[2].unlink()
     batch = found.read(torch.arange(3), 16)
