@@ -25,7 +25,7 @@ from debiaser.data.own.checks import (
 from debiaser.data.own.reading import Columns, find_rows
 from debiaser.data.own.rows import Excluded, Ints, Rows, digest, told
 
-__all__ = ["Columns", "Duplicates", "Excluded", "OwnData", "Images", "Texts", "read_own"]
+__all__ = ["Columns", "Duplicates", "Excluded", "Images", "OwnData", "Texts", "read_own"]
 
 LETTERBOX = 2  # version of how an image becomes pixels: part of the identity
 CELL = 64  # characters kept of a cell that only a search for suspects will read
