@@ -58,6 +58,9 @@ def test_every_method_takes_dictionaries_and_other_precisions(name: str) -> None
         ([(x, "cat") for x in X], "class numbers from 0 on, got .*'cat'"),
         (TensorDataset(X), "a pair"),
         ((X, Y), "a pair"),
+        ([], "empty|no "),
+        (TensorDataset(X, Y / 2), "class numbers"),
+        (TensorDataset(X, Y - 1), "negative|from 0"),
     ],
 )
 def test_labels_that_cannot_be_meant(dataset: Any, words: str) -> None:
