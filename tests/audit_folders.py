@@ -15,7 +15,7 @@ def estimate(value: float, low: float | None = None, high: float | None = None) 
 
 
 def coloured_digits(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Pictures (n, 32, 32, 3), labels, the class of the colour, and whether the label is a planted mistake."""
+    """Images (n, 32, 32, 3), labels, the class of the colour, and whether the label is a planted mistake."""
     random = np.random.default_rng(seed)
     digits = load_digits()
     rows = random.integers(0, len(digits.target), n)
@@ -84,7 +84,7 @@ def repair(names: list[str]) -> dict[str, Any]:
         "before": {"vanilla": model},
         "after": {"PGD": {**model, "easy_misses": {"mean": 78.5, "sd": 2.0}, "minus_vanilla": difference}},
         "controls": {"augmentation only": model},
-        "test": {**difference, "p": 0.001, "units": 120, "on": "all held-out rows", "easy_misses": unknown},
+        "test": {**difference, "p": 0.001, "units": 120, "on": "all held-out samples", "easy_misses": unknown},
         "helped": True,
         "sentence": "Training against the shortcut helped: 78.5% of what the biased model misclassifies is now right.",
         "selection": SELECTION,
@@ -141,7 +141,7 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
 def score_columns(
     ids: list[str], names: list[str], label: np.ndarray, said: np.ndarray, seed: int = 1
 ) -> dict[str, Any]:
-    """Scores that are high where the easy answer is not the label, as the columns of `scores.csv`."""
+    """Scores that are high where the biased model's answer is not the label, as the columns of `scores.csv`."""
     random = np.random.default_rng(seed)
     score = np.where(said != label, 1.0 + random.random(len(label)), random.random(len(label)) ** 3)
     rank = np.argsort(np.argsort(-score)) + 1

@@ -196,7 +196,7 @@ def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> 
         "62% right, chance 10%",
         "“north” never goes with label “3”",
         "30% of swaps followed, chance 6%",
-        "Difference on all held-out rows: +37.5 [31.0, 44.0] points (95% interval, p = 0.001, 120 units).",
+        "Difference on all held-out samples: +37.5 [31.0, 44.0] points (95% interval, p = 0.001, 120 units).",
     ):
         assert sentence in said
     assert said.count("+37.5 [31.0, 44.0]") == 2, "in the sentence and in the table"
@@ -236,7 +236,7 @@ def test_galleries_hold_what_their_heads_say(browser: Any, pages: dict[str, str]
     )
     assert [name for name, *_ in sides] == [str(k) for k in range(10)]
     for name, typical, against in sides:
-        assert all(f"labelled {name}, easy model says {name}, follows the rule" in words for words in typical)
+        assert all(f"labelled {name}, biased model says {name}, follows the shortcut" in words for words in typical)
         assert all(words.startswith(f"labelled {name},") and f"says {name}," not in words for words in against)
         assert len(typical) == 10 and against
 
@@ -288,7 +288,7 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str]
     press(browser, "a", "j", "c", Keys.ARROW_RIGHT, "m")
     assert browser.switch_to.active_element == third
     press(browser, "u", "k", "m")
-    assert css(browser, "#counter")[0].text == "2 marked: 1 follows the rule, 1 mislabelled"
+    assert css(browser, "#counter")[0].text == "2 marked: 1 follows the shortcut, 1 mislabelled"
     run(browser, "document.getElementById('window').focus()")
     press(browser, Keys.ARROW_DOWN, "j", Keys.ARROW_UP, "c")
     assert css(browser, "#window tr.current")[0].get_attribute("data-mark") == "conflicting"
@@ -297,7 +297,7 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str]
     expected = [[name, mark, run(browser, labels, name)] for name, mark in marked]
     assert saved(browser, tmp_path) == [["id", "mark", "label"], *expected]
     browser.refresh()
-    assert css(browser, "#counter")[0].text == "3 marked: 1 follows the rule, 1 goes against it, 1 mislabelled"
+    assert css(browser, "#counter")[0].text == "3 marked: 1 follows the shortcut, 1 goes against it, 1 mislabelled"
     assert css(browser, ".gallery .sample")[1].get_attribute("data-mark") == "mislabelled"
     assert browser.get_log("browser") == []
 
@@ -368,7 +368,7 @@ def test_ten_thousand_images_stay_under_five_megabytes_and_quick(browser: Any, t
     random = np.random.default_rng(0)
     label = random.integers(0, 10, n)
     said = np.where(random.random(n) < 0.9, label, random.integers(0, 10, n))
-    ids = [f"{names[k]}/some folder/picture_{row:06}.jpg" for row, k in enumerate(label)]
+    ids = [f"{names[k]}/some folder/image_{row:06}.jpg" for row, k in enumerate(label)]
     columns = score_columns(ids, names, label, said)
     ranked = np.argsort(columns["rank"])
     images = random.integers(0, 256, (kept, 40, 40, 3)).astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)
@@ -378,7 +378,7 @@ def test_ten_thousand_images_stay_under_five_megabytes_and_quick(browser: Any, t
     page = write_audit_page(tmp_path / "report.html", told, columns, samples, {})
     assert 1e6 < page.stat().st_size < 5e6
     show(browser, page.as_uri())
-    assert "The 10,000 highest-ranked of 100,000 pictures" in css(browser, "main")[0].text
+    assert "The 10,000 highest-ranked of 100,000 images" in css(browser, "main")[0].text
     assert css(browser, "#matches")[0].text == "10,000 of 10,000" and len(css(browser, ".gallery .sample")) == 200
     sort = "document.querySelector('#window th.col-score button').click()"
     assert run(browser, f"const start = performance.now(); {sort}; return performance.now() - start") < 1000
@@ -404,7 +404,7 @@ def test_redacted_paths_leave_no_name(tmp_path: Path, browser: Any) -> None:
         assert name in full and name not in text
     assert "17 of them were slow" in text and "never goes with label" in text
     show(browser, page.as_uri())
-    assert re.fullmatch(r"row \d+", table_column(browser, 2)[0]) and css(browser, ".gallery .sample")
+    assert re.fullmatch(r"sample \d+", table_column(browser, 2)[0]) and css(browser, ".gallery .sample")
     assert browser.get_log("browser") == []
 
 

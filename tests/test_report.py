@@ -105,10 +105,10 @@ def both(tmp_path: Path) -> list[Path]:
 def test_words_when_it_helped() -> None:
     assert said(new_result("vanilla", 48.2, 99.1), new_result("pgd", 75.4, 98.9)) == (
         "helped",
-        "PGD helped: it is right on 75% of the pictures that go against the colour, plain training on 48%. The plain"
-        " model follows the colour: it is right on 99% of the pictures that follow the shortcut and 48% of those that"
+        "PGD helped: it is right on 75% of the images that go against the colour, plain training on 48%. The plain"
+        " model follows the colour: it is right on 99% of the images that follow the shortcut and 48% of those that"
         " go against it. PGD, without being told about the colour, is right on 75% of those, 27.2 points more. On the"
-        " pictures that follow the shortcut next to nothing changes (99% right). Both were trained on the same number"
+        " images that follow the shortcut next to nothing changes (99% right). Both were trained on the same number"
         " of samples seen (2,400). One seed each: another seed will give somewhat other numbers.",
     )
 
@@ -147,9 +147,9 @@ def test_numbers_in_words() -> None:
     told = [percent(value) for value in (99.6, 99.99, 100, 0.2, 47.5)]
     assert told == ["99.6%", "almost 100%", "100%", "0.2%", "48%"]
     assert [duration(value) for value in (6.61, 200.0, 7500.0)] == ["6.6 s", "3 min 20 s", "2 h 05 min"]
-    words = " ".join(score_words(new_result("pgd", 75.0), "pictures"))
+    words = " ".join(score_words(new_result("pgd", 75.0), "images"))
     assert "are 5% of the training set and get 40% of the draws" in words
-    assert "rests on about 90 of 400 pictures." in words
+    assert "rests on about 90 of 400 images." in words
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_page_shows_every_part_and_loads_nothing(both: list[Path], tmp_path: Pat
     assert 10 < highest <= 20
     for words in (
         "PGD helped: it is right on 75%",
-        "Of the 18 pictures shown that go against the shortcut, right: Vanilla on 0, PGD on 18.",
+        "Of the 18 images shown that go against the shortcut, right: Vanilla on 0, PGD on 18.",
         "Vanilla errs on 18 of them; 18 times it names the class its colour usually means.",
         "debiaser train digits --method pgd --rho 0.05 --recipe fast --epochs 3 --net simconv1 --seed 0",
         "stage border",
@@ -289,7 +289,7 @@ def test_a_big_folder_stays_small_and_is_grouped(tmp_path: Path, monkeypatch: py
     )
 
 
-def test_pictures_are_exact_when_tiny_and_small_when_large() -> None:
+def test_images_are_exact_when_tiny_and_small_when_large() -> None:
     tiny = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     decoded = [
         Image.open(io.BytesIO(base64.b64decode(figures.data_uri(image).partition(",")[2]))).convert("RGB")

@@ -1,7 +1,7 @@
 """The gallery page from finished runs: `python docs/making/gallery.py RUNS_DIR...`.
 
 For every benchmark among the runs: a mark for its table, which `make results` fills from `results/`, and per class the
-training pictures with the highest and the lowest score of one run that has scores. Writes docs/gallery.md and
+training images with the highest and the lowest score of one run that has scores. Writes docs/gallery.md and
 docs/pictures/gallery_*.png; benchmarks that are on the page and not among these runs stay on it.
 """
 
@@ -24,30 +24,29 @@ SHOWN, COLOURS, MOST_CLASSES = 3, 128, 10
 PART = re.compile(r"<!-- gallery: (\S+) -->\n.*?<!-- end of gallery -->\n", re.DOTALL)
 HEAD = """# Gallery
 
-What real runs leave behind. A score is high where a training picture goes against what the biased network has learnt:
+What real runs leave behind. A score is high where a training image goes against what the biased network has learnt:
 the upper rows should be those that a shortcut does not explain. Made by `docs/making/gallery.py` from run folders;
 the tables are of all runs in `results/` with the same setting.
 """
 
 
 def scored_rows(samples: Arrays, classes: int) -> list[tuple[str, list[np.ndarray | None]]]:
-    """The highest- and lowest-scored pictures as rows of a sheet with one column per class."""
+    """The highest- and lowest-scored images as rows of a sheet with one column per class."""
     columns = []
     for label in range(classes):
         members = np.flatnonzero(samples["train_labels"] == label)
         ranked = members[np.argsort(-samples["train_scores"][members], kind="stable")]
         high, low = ranked[:SHOWN], ranked[::-1][:SHOWN]
         columns.append([*high, *[None] * (SHOWN - len(high)), *low, *[None] * (SHOWN - len(low))])
-    pictures = samples["train_images"]
     names = ["high score"] * SHOWN + ["low score"] * SHOWN
     return [
-        (name, [None if column[k] is None else pictures[column[k]] for column in columns])
+        (name, [None if column[k] is None else samples["train_images"][column[k]] for column in columns])
         for k, name in enumerate(names)
     ]
 
 
 def small(path: Path) -> Path:
-    """The picture with few colours."""
+    """The image with few colours."""
     with Image.open(path) as image:
         reduced = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)
@@ -55,7 +54,7 @@ def small(path: Path) -> Path:
 
 
 def with_scores(results: Sequence[Result]) -> tuple[Result, Arrays] | None:
-    """The first run, PGD before others, that kept scored pictures."""
+    """The first run, PGD before others, that kept scored images."""
     for result in sorted(results, key=lambda each: (each["method"] != "pgd", str(each["key"]))):
         details: Details = read_details(result["folder"])
         if details.samples is not None and len(details.samples["train_rows"]):
@@ -64,7 +63,7 @@ def with_scores(results: Sequence[Result]) -> tuple[Result, Arrays] | None:
 
 
 def part(dataset: str, results: Sequence[Result]) -> str:
-    """What the page says about one benchmark; its picture is written."""
+    """What the page says about one benchmark; its sheet is written."""
     _, rho, _, recipe = place(results[0])
     usual = "" if results[0]["spec"]["options"] else " usual"
     chosen = f"recipe={recipe}" + (f" rho={rho:g}" if rho is not None else "")
@@ -90,8 +89,8 @@ def picture_lines(dataset: str, result: Result, samples: Arrays) -> list[str]:
     known: Any = samples["train_conflicting"][top]
     caption = f"{method_name(result['method'])}, {setting_words(result)}, seed {result['seed']}."
     if (known >= 0).all():
-        caption += f" Of the {len(top)} pictures with a high score, {int((known == 1).sum())} go against the shortcut."
-    return [f"![Training pictures of {dataset} with high and with low scores](pictures/{path.name})", "", caption, ""]
+        caption += f" Of the {len(top)} images with a high score, {int((known == 1).sum())} go against the shortcut."
+    return [f"![Training images of {dataset} with high and with low scores](pictures/{path.name})", "", caption, ""]
 
 
 def setting_words(result: Result) -> str:

@@ -1,6 +1,6 @@
-"""Small pictures of real pages for the docs: `python docs/making/screenshots.py DEMO_PAGE AUDIT_PAGE`.
+"""Small screenshots of real pages for the docs: `python docs/making/screenshots.py DEMO_PAGE AUDIT_PAGE`.
 
-The pages are those that `debiaser demo` and `debiaser audit` wrote; a headless chromium draws them. Pictures are
+The pages are those that `debiaser demo` and `debiaser audit` wrote; a headless chromium draws them. They are
 reduced to a palette, so that the repository stays small.
 """
 

@@ -1,9 +1,9 @@
 "use strict";
-// All that comes from the data enters the page as text nodes, attributes of our own names, or data URIs of pictures.
+// All that comes from the data enters the page as text nodes, attributes of our own names, or data URIs of images.
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (name) => document.getElementById(name);
 const KIND_WORDS = {
-  aligned: "follows the rule", conflicting: "goes against it", mislabelled: "likely mislabelled",
+  aligned: "follows the shortcut", conflicting: "goes against it", mislabelled: "likely mislabelled",
   unsure: "unsure", unreadable: "unreadable",
 };
 const make = (tag, attributes, ...children) => {
@@ -22,19 +22,19 @@ const percent = (share) => {
   return share < 1 && share > 0.99 ? ">99%" : Math.round(share * 100) + "%";
 };
 const kindOf = (place) => data.kinds[cell("kind", place)];
-const titleOf = (place) => (data.redacted ? "row " : "") + cell("id", place);
+const titleOf = (place) => (data.redacted ? "sample " : "") + cell("id", place);
 const describe = (place) => {
-  const parts = ["labelled " + className(cell("label", place)), "easy model says " + className(cell("predicted", place)),
+  const parts = ["labelled " + className(cell("label", place)), "biased model says " + className(cell("predicted", place)),
     KIND_WORDS[kindOf(place)], titleOf(place)];
   return parts.join(", ");
 };
 
 const stack = (sample) => {
-  const pictures = make("span", { class: "stack" }, make("img", { src: sample.src, alt: "" }));
+  const images = make("span", { class: "stack" }, make("img", { src: sample.src, alt: "" }));
   for (const model of ["easy", "debiased"]) {
-    if (sample["heat_" + model]) pictures.append(make("img", { class: "heat heat-" + model, src: sample["heat_" + model], alt: "" }));
+    if (sample["heat_" + model]) images.append(make("img", { class: "heat heat-" + model, src: sample["heat_" + model], alt: "" }));
   }
-  return pictures;
+  return images;
 };
 const colouredWords = (words, model) => {
   const line = make("span", { class: "words-" + model });
@@ -81,12 +81,12 @@ const saysOf = (place) => "says " + className(cell("predicted", place));
 const drawGalleries = (home) => {
   if (Math.max(...data.galleries.map((one) => one.class.length)) <= 3) home.classList.add("short-names");
   home.append(make("div", { class: "gallery-head", "aria-hidden": "true" }, make("span"), make("span", {}, "Typical"),
-    make("span", {}, "Going against the easy rule")));
+    make("span", {}, "Going against the shortcut")));
   for (const one of data.galleries) {
     const side = (title, places, caption) => make("div", {}, make("p", { class: "side" }, title),
       places.length ? cardList(places, listKind(), caption) : make("p", { class: "quiet" }, "none found"));
     home.append(make("div", { class: "gallery-row" }, make("h3", {}, one.class), side("Typical", one.typical),
-      side("Going against the easy rule", one.against, saysOf)));
+      side("Going against the shortcut", one.against, saysOf)));
   }
 };
 const drawStrips = () => {
@@ -115,7 +115,7 @@ draw("sixty-list", (home) => home.append(cardList(data.sixty, listKind(true), (p
 draw("sheet-list", (home) => home.append(cardList(data.sheet, "thumbnails", (place) => className(cell("label", place)))));
 drawStrips();
 
-// Toggles over a group of samples: the easy model, the debiased one, or the sample alone.
+// Toggles over a group of samples: the biased model, the debiased one, or the sample alone.
 const setLook = (home, filters, look) => {
   home.dataset.shows = look;
   for (const one of filters.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one.dataset.look === look));

@@ -36,10 +36,10 @@ def write_audit_page(
     """Write the page of an audit, readable by its owner only.
 
     findings: the content of audit.json. rows: the columns of scores.csv, without what could not be read.
-    samples: what can be shown, by the number of its row: `image` (h, w, 3) or `text`, the probabilities `easy`, and for
-    some `look_easy` and `look_debiased`, a heat map (h, w) or [word, weight] pairs. swaps: by view, three `images` or
-    `texts` (original, donor, swapped) with the `answers` to them. redact: `images` leaves samples and swaps out,
-    `paths` replaces the names of files and samples by row numbers.
+    samples: what can be shown, by its place in scores.csv: `image` (h, w, 3) or `text`, the probabilities `easy` of the
+    biased model, and for some `look_easy` and `look_debiased`, a heat map (h, w) or [word, weight] pairs. swaps: by
+    view, three `images` or `texts` (original, donor, swapped) with the `answers` to them. redact: `images` leaves
+    samples and swaps out, `paths` replaces the names of files and samples by numbers.
     """
     columns = {name: np.asarray(rows[name]).tolist() for name in (*TEXTS, *NUMBERS)}
     for entry in findings["unreadable"]:
@@ -63,7 +63,7 @@ def write_audit_page(
         inline_style=False,
         found=findings,
         t=tables,
-        things="texts" if findings["kind"] == "text" else "pictures",
+        things="texts" if findings["kind"] == "text" else "images",
         views=sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"])),
         suspects=suspects[:MOST_SUSPECTS],
         drawn=drawings(findings, suspects[:MOST_FOREST]),
@@ -81,9 +81,9 @@ def write_audit_page(
 def drawings(findings: Part, suspects: Sequence[Part]) -> dict[str, Markup]:
     """The figures that these findings give, by name."""
     scores = findings["histogram"]
-    alt = "Histogram of the scores of all samples, and of those that the easy model misses"
+    alt = "Histogram of the scores of all samples, and of those that the biased model misclassifies"
     counts = [("aligned", scores["all"]), ("conflicting", scores["easy_wrong"])]
-    xlabel = "score: how hard the sample pulls against the easy rule"
+    xlabel = "score: how hard the sample pulls against the shortcut"
     drawn = {"scores": figures.histogram(scores["edges"], counts, "scores", alt, True, xlabel)}
     if suspects:
         lines = [(each["column"], each["balanced_accuracy"], each["chance"], each["flagged"]) for each in suspects]
@@ -113,8 +113,8 @@ NAMED = re.compile(r"path|name|folder|token|file$", re.IGNORECASE)  # columns th
 
 
 def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
-    """The same findings and columns in which a sample is its row number and no sentence names a file."""
-    numbers = {name: f"row {row}" for row, name in enumerate(columns["id"])}
+    """The same findings and columns in which a sample is a number and no sentence names a file."""
+    numbers = {name: f"sample {row}" for row, name in enumerate(columns["id"])}
     listed = [*findings["unreadable"], *findings["left_out"]]
     doubles = [name for entry in findings["duplicates"] for name in entry["ids"]]
     scrub = _scrubber({*numbers, *columns["path"], *(entry["id"] for entry in listed), *doubles}, findings["source"])
@@ -235,10 +235,10 @@ def table_order(columns: Part) -> list[int]:
 
 
 def galleries(findings: Part, columns: Part, samples: Iterable[int]) -> list[tuple[str, list[int], list[int]]]:
-    """Per class its name, the rows with the lowest scores and those with the highest that the easy model gets wrong or
-    the audit calls untypical; no row on both sides."""
+    """Per class its name, the samples with the lowest scores and those with the highest that the biased model
+    misclassifies or the audit calls untypical; none on both sides."""
     classes, score, label = findings["classes"], columns["score"], columns["label"]
-    if len(classes) > MOST_CLASSES:  # then those on which the easy rule fails most
+    if len(classes) > MOST_CLASSES:  # then those on which the shortcut fails most
         classes = sorted(classes, key=lambda entry: entry["easy_accuracy"] or 0.0)[:MOST_CLASSES]
     per_side = max(2, min(MOST_PER_SIDE, MOST_SAMPLES * 3 // 4 // (2 * len(classes))))
     members: dict[str, list[int]] = {str(entry["name"]): [] for entry in classes}
@@ -280,8 +280,8 @@ def _short(values: Iterable[float]) -> list[float | None]:
 
 
 def draw_samples(samples: Mapping[int, Part]) -> dict[int, Part]:
-    """Each sample for the script: the image or the beginning of the text, where the models look, and what the easy one
-    says as [class, probability]. Images are as large as there is room for all of them."""
+    """Each sample for the script: the image or the beginning of the text, where the models look, and what the biased
+    one says as [class, probability]. Images are as large as there is room for all of them."""
     images = [sample["image"] for sample in samples.values() if "image" in sample]
     few = images[:: max(len(images) // 20, 1)]
     most = IMAGE_ROOM * 0.95 * len(few) / max(len(images), 1)

@@ -1,6 +1,6 @@
 // Reviewing: marks by key or button, kept in this browser, saved as a CSV file that `--confirmed` takes.
 var review = (() => {
-  const WORDS = { aligned: "follows the rule", conflicting: "goes against it", mislabelled: "mislabelled" };
+  const WORDS = { aligned: "follows the shortcut", conflicting: "goes against it", mislabelled: "mislabelled" };
   const KEYS = { a: "aligned", c: "conflicting", m: "mislabelled" };
   let marks = new Map(), history = [];
   const load = () => {
@@ -73,7 +73,7 @@ var enlarged = (() => {
   const facts = () => {
     const row = (name, ...value) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value));
     const sample = data.samples[place], told = [row("Label", className(cell("label", place)))];
-    told.push(row("Easy model says", sample
+    told.push(row("Biased model says", sample
       ? sample.easy.map(([index, share]) => className(index) + " (" + percent(share) + ")").join(", ")
       : className(cell("predicted", place))));
     told.push(row("Kind", KIND_WORDS[kindOf(place)]));

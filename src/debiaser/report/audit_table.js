@@ -12,7 +12,7 @@ const table = (() => {
     { name: "rank", title: "Rank", key: numeric("rank"), show: (place) => cell("rank", place) ?? "–" },
     { name: "id", title: "Sample", key: data.redacted ? numeric("row") : (place) => cell("id", place).toLowerCase() },
     { name: "label", title: "Label", key: worded("label"), show: (place) => className(cell("label", place)) },
-    { name: "predicted", title: "Easy model says", key: worded("predicted"), show: (place) => className(cell("predicted", place)) },
+    { name: "predicted", title: "Biased model says", key: worded("predicted"), show: (place) => className(cell("predicted", place)) },
     { name: "kind", title: "Kind", key: (place) => cell("kind", place), show: (place) => KIND_WORDS[kindOf(place)] },
     { name: "score", title: "Score", key: numeric("score"), show: (place) => { const value = cell("score", place); return value === null ? "–" : Number(value.toPrecision(3)); } },
     { name: "drawn", title: "Drawn", key: numeric("probability"), show: drawn },

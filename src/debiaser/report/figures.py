@@ -195,8 +195,8 @@ def forest(rows: Sequence[tuple[str, float, float, bool]], alt: str) -> Markup:
 
 @on_page
 def break_even(before: Found, after: Found, even: Found, share: Found, alt: str) -> Markup:
-    """Accuracy against the share of cases that go against the rule, in percent: a line each before and after, the band
-    where they cross, and below it what is known of the share in these data (from 0 to 1)."""
+    """Accuracy against the share of bias-conflicting cases, in percent: a line each before and after, the band where
+    they cross, and below it what is known of the share in these data (from 0 to 1)."""
     axes, here = _axes(), (share["low"] * 100, share["high"] * 100)
     wanted = max(2 * min(even["high"], 50.0), 1.2 * here[1])
     far = next((end for end in (4.0, 8.0, 20.0, 40.0, 60.0, 80.0) if wanted <= end), 100.0)
@@ -210,7 +210,7 @@ def break_even(before: Found, after: Found, even: Found, share: Found, alt: str)
     right = here[1] > 0.7 * far  # then the words stand before its end
     words: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "fontsize": 9}
     axes.annotate("your data", (here[1], 0.02), (0 if right else 5, 7), ha="right" if right else "left", **words)
-    axes.set(xlim=(0, far), xlabel="share of cases that go against the rule", ylabel="accuracy")
+    axes.set(xlim=(0, far), xlabel="share of cases that go against the shortcut", ylabel="accuracy")
     axes.xaxis.set_major_formatter("{x:g}%")
     axes.yaxis.set_major_formatter("{x:g}%")
     axes.grid(axis="y", color=PAGE["line"], linewidth=0.6)
@@ -310,7 +310,7 @@ def draw_norms(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     (shown,) = cells
     for kind in ("aligned", "conflicting"):
         counts = shown[kind]
-        label = f"{kind} ({int(np.sum(counts)):,} rows)"
+        label = f"{kind} ({int(np.sum(counts)):,} samples)"
         _steps(axes, np.linspace(0, 1, len(counts) + 1), _shares(counts), palette[kind], label=label)
     axes.set(xlim=(0, 1), xlabel=f"gradient norm over the largest, seed {shown['seed']}", ylabel="% of its kind")
     axes.legend(frameon=False)

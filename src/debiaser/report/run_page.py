@@ -227,7 +227,7 @@ def scored_classes(samples: Arrays, classes: Sequence[Any], bias: str, per_side:
             bias_words[position],
             f"score {float(scores[position]):.3g}",
             KIND_WORDS.get(conflicting, ""),
-            f"row {int(samples['train_rows'][position])}",
+            f"sample {int(samples['train_rows'][position])}",
         ]
         uri = figures.data_uri(samples["train_images"][position])
         return {"uri": uri, "words": ", ".join(filter(None, words)), "conflicting": conflicting == 1}

@@ -33,7 +33,7 @@ class Finding:
 
 def noun(dataset: str) -> str:
     """What the samples of a dataset are."""
-    return "comments" if dataset in TEXTS else "pictures"
+    return "comments" if dataset in TEXTS else "images"
 
 
 def bias_word(row: Row) -> str:
