@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from debiaser.data.own import Columns, OwnData, read_own
+from debiaser.data.own.rows import as_labels
 from debiaser.errors import Misuse, Problem
 
 RNG = np.random.default_rng(0)
@@ -214,9 +215,10 @@ def test_columns_are_found_or_asked_for(tmp_path: Path, read) -> None:
 
 
 def test_a_label_with_too_many_values_is_no_label(tmp_path: Path, read) -> None:
-    rows = [[text(row), row] for row in range(5000)]
-    with pytest.raises(Problem, match=r"5,000 distinct values.*--label"):
-        read(table(tmp_path / "t.csv", ["text", "label"], rows))
+    values = [f"v{row % 5000}" for row in range(50_000)]
+    with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
+        as_labels(values, "code")
+    assert len(as_labels(values, "the folders", plain=True).classes) == 5000
     rows = [[text(row), row % 40 / 3] for row in range(400)]
     with pytest.raises(Problem, match="fractions"):
         read(table(tmp_path / "f.csv", ["text", "label"], rows))

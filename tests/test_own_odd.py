@@ -22,17 +22,14 @@ from typer.testing import CliRunner
 from debiaser import audit
 from debiaser.auditing import export
 from debiaser.auditing.api import Request, examine_model, usable, what_next
-from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import own_of, prepare
 from debiaser.auditing.marks import match_marks
-from debiaser.auditing.selection import pays
 from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.images import GREY, DecodeError, decode
 from debiaser.data.own import Columns, read_own
-from debiaser.data.own.rows import as_labels
 from debiaser.errors import Misuse, Problem, printable
 from debiaser.learn.encoders import Encoder
 
@@ -158,12 +155,6 @@ def test_a_table_does_not_make_us_read_what_is_no_file(tmp_path: Path, cache: Pa
     assert [(each.id, each.reason) for each in own.excluded] == [("1", "is not an ordinary file")]
 
 
-def test_five_thousand_values_are_no_label_however_many_rows_there_are() -> None:
-    with pytest.raises(Problem, match=r"'code' has 5,000 distinct values in 50,000 rows .*probably not a label"):
-        as_labels([f"v{row % 5000}" for row in range(50_000)], "code")
-    assert len(as_labels([f"v{row % 5000}" for row in range(50_000)], "the folders", plain=True).classes) == 5000
-
-
 def test_colour_of_sixteen_bits_is_windowed_too() -> None:
     """A PNG as microscopes write it: three channels of 16 bits, of which 12 are used."""
 
@@ -248,15 +239,6 @@ def test_rows_that_were_left_out_are_told_on_the_screen() -> None:
 
     line = next(line for line in told(Found()) if "left out" in line)
     assert line.startswith("  5 rows were left out: 0.png is empty (0 bytes); 1.png") and "and 2 more" in line
-
-
-def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
-    told = pays(Estimate(25.3, 0.0, 100.0), 2.1, 6.2)
-    assert told == (
-        "These rows cannot tell from how many cases against the rule on it is better "
-        "(+6.2 points on those, -2.1 on the others)."
-    )
-    assert pays(Estimate(25.3, 4.0, 60.0), 2.1, 6.2).startswith("Better if more than 25.3% [4.0, 60.0] of the cases")
 
 
 @pytest.mark.parametrize(("verdict", "verb"), [("biased", "debias"), ("cannot tell", "audit")])

@@ -61,14 +61,11 @@ def test_own_property_changes_nothing(view, size):
 def test_swaps_are_of_the_same_kind_and_do_not_depend_on_the_batch(view):
     x, donors = smooth(6), noise(6)
     swapped = view.swap(x, donors)
-    assert swapped.shape == x.shape
-    assert swapped.dtype == torch.uint8
-    assert (swapped != x).any()
+    assert swapped.shape == x.shape and swapped.dtype == torch.uint8 and (swapped != x).any()
     alone = torch.cat([view.swap(x[each : each + 1], donors[each : each + 1]) for each in range(6)])
     assert (alone.int() - swapped.int()).abs().max() <= 1  # sums in another order may round the other way
     as_numbers = view.swap(x / 255, donors / 255)
-    assert as_numbers.dtype == torch.float32
-    assert torch.allclose(as_numbers * 255, swapped.float(), atol=0.51)
+    assert as_numbers.dtype == torch.float32 and torch.allclose(as_numbers * 255, swapped.float(), atol=0.51)
 
 
 def test_a_drawing_takes_the_donors_colour_and_keeps_its_shape():
@@ -91,15 +88,12 @@ def test_colour_moves_the_tints_to_the_donors_mean():
     assert (mean - wanted).abs().mean() < 0.1 * (before - wanted).abs().mean()
 
 
-@pytest.mark.parametrize("level", [0, 255])
-def test_colour_of_flat_pictures(level):
-    flat = torch.full((2, 3, 16, 16), level, dtype=torch.uint8)
+def test_colour_of_flat_and_of_grey_pictures():
     colour = BY_NAME["colour"]
-    assert (colour.swap(smooth(2, 16), flat) > 0).any()
-    assert (colour.swap(torch.zeros_like(flat), smooth(2, 16)) == 0).all()
-
-
-def test_grey_pictures_stay_grey():
+    for level in (0, 255):
+        flat = torch.full((2, 3, 16, 16), level, dtype=torch.uint8)
+        assert (colour.swap(smooth(2, 16), flat) > 0).any()
+        assert (colour.swap(torch.zeros_like(flat), smooth(2, 16)) == 0).all()
     grey = smooth()[:, :1].expand(-1, 3, -1, -1)
     swapped = BY_NAME["colour"].swap(grey, grey.flip(0))
     assert (swapped.amax(1).int() - swapped.amin(1).int()).max() <= 1
@@ -155,29 +149,6 @@ def test_block_energies_arrive(name):
     x = smooth()
     assert energy(BY_NAME[name].swap(x, stripes)) == pytest.approx(energy(stripes), rel=0.1)
     assert energy(BY_NAME[name].swap(stripes, x)) < 0.01 * energy(stripes)
-
-
-def test_jpeg_strength_moves_towards_the_donors():
-    """A coarsely compressed donor takes fine energy away, as compressing the picture itself would."""
-    from io import BytesIO
-
-    from PIL import Image
-
-    def compressed(pictures: torch.Tensor, quality: int) -> torch.Tensor:
-        out = []
-        for each in pictures.permute(0, 2, 3, 1).numpy():
-            stream = BytesIO()
-            Image.fromarray(each).save(stream, "JPEG", quality=quality)
-            out.append(np.asarray(Image.open(stream)))
-        return torch.from_numpy(np.stack(out)).permute(0, 3, 1, 2)
-
-    def fine(pictures: torch.Tensor) -> float:
-        return float(to_blocks(pictures.float(), 8)[..., 4:, 4:].square().mean())
-
-    x, donors = compressed(noise(seed=0), 95), compressed(noise(seed=1), 10)
-    swapped = BY_NAME["compression"].swap(x, donors)
-    assert fine(swapped) == pytest.approx(fine(donors), rel=0.15)
-    assert fine(x) > 2 * fine(donors)
 
 
 def test_views_that_cannot_be_computed_say_so():
@@ -263,12 +234,8 @@ def test_the_injected_word_is_named_and_chosen_on_other_folds():
     for row in np.flatnonzero(fold == 0):
         lone[row] += " quokka" * int(y[row])  # a word that only rows of fold 0 hold
     phi = associations(lone, y, fold)
-    assert phi[0].get("quokka", 0) == 0
-    assert phi[1]["quokka"] > 0.2
-
-
-def test_words_that_tell_the_label_alike_are_named_in_one_order():
-    texts, y, fold = reviews()
+    assert phi[0].get("quokka", 0) == 0 and phi[1]["quokka"] > 0.2
+    texts, y, fold = reviews()  # words that tell the label alike are named in one order
     several = [text.replace("zebra", "zebra yak wolf vole quokka") for text in texts]
     assert text_views(several, y, fold)[0].title == "giveaway word (quokka, vole, wolf)"
 
