@@ -15,7 +15,7 @@ import torch
 import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 from typer.main import get_command
 
 from debiaser.auditing.export import FORMAT, read_exported
@@ -48,7 +48,7 @@ def pictures() -> list[bytes]:
     """A small picture in every format that people have."""
     rng, found = np.random.default_rng(0), []
     image = Image.fromarray(rng.integers(0, 256, (24, 40, 3), dtype=np.uint8))
-    for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM"):
+    for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else [])):
         stream = io.BytesIO()
         image.save(stream, kind)
         found.append(stream.getvalue())
