@@ -92,6 +92,16 @@ def arrays() -> list[bytes]:
     return found
 
 
+def exported(folder: Path) -> dict[str, bytes]:
+    """A model folder as `debias` exports it, by file."""
+    write_tensors(folder / "model.safetensors", dict(new_net("simconv1", 2, 0).state_dict()))
+    how = {"size": 28, "resize": "letterbox", "encoder": None, "encoder_identity": None}
+    config = {"format": FORMAT, "architecture": "simconv1", "inputs": [3, 28, 28], "classes": ["a", "b"]}
+    (folder / "config.json").write_text(json.dumps({**config, "kind": "image", "preprocessing": how}))
+    assert read_exported(folder).classes == ("a", "b"), "the untouched one is read"
+    return {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+
+
 def readers(folder: Path) -> Readers:
     """Every reader: valid files, what reads one, and what it may raise."""
     held, kept = folder / "held", folder / "kept"
@@ -111,9 +121,12 @@ def readers(folder: Path) -> Readers:
         for name in bundle.entries:
             bundle.read(name)
 
-    def array(path: Path) -> object:
-        return read_array(path)
+    def checkpoint(path: Path) -> None:
+        state = Checkpoint(path).load()
+        assert state is not None or not path.exists(), "what cannot be read is removed"
 
+    write_tensors(held, {"weight": torch.arange(12.0)}, history=[{"epoch": 1}])
+    saved, model = held.read_bytes(), exported(folder / "model")
     plain = io.BytesIO()
     np.save(plain, np.random.default_rng(0).random((5, 3)))
     shapes = {"x": (5, 3, 4), "y": (5,)}
@@ -130,7 +143,16 @@ def readers(folder: Path) -> Readers:
         "npz": (arrays(), through_file(lambda path: read_npz(path, shapes)), (FormatError,)),
         "npz, report": (arrays(), through_file(lambda path: read_details(path.parent), "run/vectors.npz"), ()),
         "npz, kept": (arrays(), through_file(load_arrays), ()),
-        "npy": ([plain.getvalue()], through_file(array), (Problem,)),
+        "npy": ([plain.getvalue()], through_file(read_array), (Problem,)),
+        "checkpoint": ([saved], through_file(checkpoint), ()),
+        **{
+            f"model, {name}": (
+                [content],
+                through_file(lambda path: read_exported(path.parent), f"model/{name}"),
+                (Problem,),
+            )
+            for name, content in model.items()
+        },
         "tar": (archives("tar"), through_file(whole_bundle), (FormatError,)),
         "zip": (archives("zip"), through_file(whole_bundle), (FormatError,)),
     }
@@ -139,6 +161,7 @@ def readers(folder: Path) -> Readers:
 NAMES = (
     *("image", "csv", "marks", "json, result", "json, report", "json, baseline"),
     *("npz", "npz, report", "npz, kept", "npy", "tar", "zip"),
+    *("checkpoint", "model, config.json", "model, model.safetensors"),
 )
 
 
@@ -156,42 +179,6 @@ def test_malformed_files(cases: range, name: str, tmp_path: Path) -> None:
     refused = survives(valid, cases, read, allowed)
     assert refused > len(cases) / 20 or not allowed, "hardly any file was refused: they are not malformed enough"
     assert not [path for path in tmp_path.parent.iterdir() if path.name in {"a", "b"}], "written outside"
-
-
-def exported(folder: Path) -> dict[str, bytes]:
-    """A model folder as `debias` exports it, by file."""
-    write_tensors(folder / "model.safetensors", dict(new_net("simconv1", 2, 0).state_dict()))
-    how = {"size": 28, "resize": "letterbox", "encoder": None, "encoder_identity": None}
-    config = {"format": FORMAT, "architecture": "simconv1", "inputs": [3, 28, 28], "classes": ["a", "b"]}
-    (folder / "config.json").write_text(json.dumps({**config, "kind": "image", "preprocessing": how}))
-    return {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_model_folder_that_was_tampered_with(name: str, tmp_path: Path) -> None:
-    files = exported(tmp_path)
-    assert read_exported(tmp_path).classes == ("a", "b"), "the untouched one is read"
-
-    def read(content: bytes) -> None:
-        (tmp_path / name).write_bytes(content)
-        read_exported(tmp_path)
-
-    assert survives([files[name]], range(120), read, (Problem,)) > 6
-
-
-def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    write_tensors(path, {"weight": torch.arange(12.0)}, history=[{"epoch": 1}])
-    valid = path.read_bytes()
-
-    def read(content: bytes) -> None:
-        path.write_bytes(content)
-        state = Checkpoint(path).load()
-        assert state is not None or not path.exists(), "what cannot be read is removed"
-
-    survives([valid], range(SHORT), read, ())
-    path.write_bytes(valid[:-1])
-    assert Checkpoint(path).load() is None, "a truncated one is noticed"
 
 
 def test_a_page_of_runs_with_malformed_parts(tmp_path: Path) -> None:

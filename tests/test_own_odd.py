@@ -25,7 +25,7 @@ from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.images import GREY, DecodeError, decode
-from debiaser.data.own import Columns, read_own
+from debiaser.data.own import read_own
 from debiaser.errors import Misuse, Problem, printable
 from debiaser.learn.encoders import Encoder
 
@@ -211,7 +211,7 @@ def test_the_lines_to_copy_are_filled_in_and_run(
 ) -> None:
     lines = [f"a text about number {row} that is long enough,{row % 2},p{row}" for row in range(40)]
     (tmp_path / "it's.csv").write_text("\n".join(["text,Edema,patient", *lines]))
-    request = Request(Columns(label="Edema", unit="patient"))
+    request = Request(label="Edema", unit="patient")
     examined = examine_model(read_own(tmp_path / "it's.csv", request.columns), np.full((40, 2), 0.5), None, tmp_path)
     told = what_next(replace(examined, verdict=verdict), request.named)
     called = []

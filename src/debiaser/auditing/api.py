@@ -47,10 +47,9 @@ Source = str | Path | pd.DataFrame
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Columns):
     """What a person asked for: which columns, which network, how thoroughly, and where the results go."""
 
-    columns: Columns = dataclasses.field(default_factory=Columns)
     backbone: str | None = None
     finetune: bool = False
     seeds: int = 0  # 0: two for an audit, three for debias
@@ -69,6 +68,11 @@ class Request:
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
 
+    @property
+    def columns(self) -> Columns:
+        """The columns alone."""
+        return Columns(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Columns)})
+
     def folder(self, own: OwnData) -> Path:
         """Where models are kept, so that the same command goes on from there."""
         return self.out or user_cache("audits") / own.identity
@@ -82,12 +86,10 @@ class Request:
 
 def make_request(options: dict[str, Any]) -> Request:
     """The request behind keyword arguments; an unknown one is named."""
-    columns = {field.name: options.pop(field.name, None) for field in dataclasses.fields(Columns)}
-    out = options.pop("out", None)
     try:
-        return Request(columns=Columns(**columns), out=None if out is None else Path(out), **options)
+        return Request(**{**options, "out": options.get("out") and Path(options["out"])})
     except TypeError as error:
-        known = ", ".join(name for name in Request.__dataclass_fields__ if name not in {"columns", "out"})
+        known = ", ".join(Request.__dataclass_fields__)
         raise Misuse(f"{error.args[0].split('()')[-1].strip()}; known options: {known}") from None
 
 

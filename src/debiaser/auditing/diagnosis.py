@@ -66,9 +66,8 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
     learnt, errors = above_chance(biased == y, y) >= WEAK, int((biased != y).sum())
     if above_chance(plain == y, y) < WEAK:
         what = "The plain model is hardly better than always naming one class."
-        found.append(
-            Trouble(what, "What it is given cannot carry the task, so no finding about it means anything.", advice)
-        )
+        why = "What it is given cannot carry the task, so no finding about it means anything."
+        found.append(Trouble(what, why, advice))
     elif not learnt:
         what = "The easy model is hardly better than always naming one class."
         why = "It has not learnt any rule, so rows cannot go against one."
@@ -83,10 +82,7 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
         if learnt and mine.any() and (biased[mine] == number).mean() < COLLAPSED:
             what = f"The easy model almost never answers '{name}' where that is the label."
             why = "All rows of that class then look as if they went against the rule."
-            do = (
-                "The class may be too rare or too hard for so short a training: --epochs with a larger number, or "
-                "merge it with another."
-            )
+            do = "It may be too rare or too hard for so short a training: a larger --epochs, or merge it with another."
             found.append(Trouble(what, why, do))
     return found
 
