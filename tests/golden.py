@@ -155,27 +155,16 @@ def pieces(value: dict[str, Any], folder: Path, name: str) -> dict[str, dict[str
     return {name: {key: digest_of(each, folder) for key, each in value.items() if key not in VOLATILE}}
 
 
-def paths(value: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every path of keys in a JSON value; list numbers as [], and names that are data (no identifiers) as *."""
-    yield above
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from paths(each, (*above, key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key) else "*"))
-    elif isinstance(value, list):
-        for each in value or [None]:
-            yield from paths(each, (*above, "[]"))
-
-
-def keys(*values: Any) -> dict[str, Any]:
-    """All keys in these values, as a tree; 0 is an end."""
-    tree: dict[str, Any] = {}
-    for *above, last in sorted({path for value in values for path in paths(value) if path}):
-        node = tree
-        for piece in above:
-            node[piece] = node[piece] or {}
-            node = node[piece]
-        node[last] = 0
-    return tree
+def keys(*values: Any) -> Any:
+    """All keys in these values, as a tree: list numbers as [], names that are data (no identifiers) as *, 0 an end."""
+    found: dict[str, list[Any]] = {}
+    for value in values:
+        if isinstance(value, dict):
+            for key, each in value.items():
+                found.setdefault(key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key) else "*", []).append(each)
+        elif isinstance(value, list):
+            found.setdefault("[]", []).extend(value)
+    return {name: keys(*found[name]) for name in sorted(found)} or 0
 
 
 def leaves(value: Any, above: str = "") -> list[str]:

@@ -27,6 +27,8 @@ def test_a_failure_leaves_the_former_content_and_nothing_else(tmp_path: Path) ->
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old" and [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+    (tmp_path / "theirs").write_text("x")
+    assert path.stat().st_mode == (tmp_path / "theirs").stat().st_mode, "permissions of an ordinary file"
 
 
 def test_readers_never_see_half(tmp_path: Path) -> None:
@@ -85,12 +87,6 @@ def test_arrays_come_back_without_pickle(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pickle"):
         write_arrays(tmp_path / "b.npz", x=np.array([object()]))
     assert not (tmp_path / "b.npz").exists() and not list(tmp_path.glob("*.part"))
-
-
-def test_files_have_the_permissions_of_ordinary_files(tmp_path: Path) -> None:
-    write_text(tmp_path / "ours", "x")
-    (tmp_path / "theirs").write_text("x")
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
 
 
 def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:

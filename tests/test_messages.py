@@ -16,48 +16,18 @@ REASONS = {"auditing/views.py"}
 LONGEST = 320
 
 
-def text_of(node: ast.expr, names: dict[str, str]) -> str:
-    """The message as far as the source tells it; what is filled in stands in braces."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part, names) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        inner = node.value
-        found = next(
-            (names[each.id] for each in ast.walk(inner) if isinstance(each, ast.Name) and each.id in names), None
-        )
-        return found if found is not None else "{" + ast.unparse(inner) + "}"
-    if isinstance(node, ast.BinOp):
-        return text_of(node.left, names) + text_of(node.right, names)
-    if isinstance(node, ast.IfExp):
-        return max(text_of(node.body, names), text_of(node.orelse, names), key=len)
-    if isinstance(node, ast.Dict):
-        return max((text_of(value, names) for value in node.values), key=len, default="")
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
-    return "{" + ast.unparse(node) + "}"
-
-
-def assigned(tree: ast.AST) -> dict[str, str]:
-    """Names that are given a text, or a dictionary of texts, anywhere below."""
-    diagnosis = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp, ast.Dict)
-    return {
-        target.id: text_of(node.value, {})
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, diagnosis)
-        for target in node.targets
-        if isinstance(target, ast.Name) and " " in text_of(node.value, {})
-    }
-
-
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """The line and the text of every message in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = assigned(tree)
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    names = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in assigned}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KINDS and node.args:
-            yield node.lineno, text_of(node.args[0], names)
+            text = ast.unparse(node.args[0])
+            for name in re.findall(r"\{(\w+)\}", text):  # what is filled in may be a part of the message
+                text = text.replace(f"{{{name}}}", names[name] if re.search(r"['\"].* ", names.get(name, "")) else "x")
+            quoted = re.fullmatch(r"f?(['\"])(.*)\1", names.get(text, text))
+            yield node.lineno, quoted[2] if quoted else "{" + text + "}"
 
 
 def shortcomings(message: str) -> list[str]:

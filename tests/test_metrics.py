@@ -15,16 +15,6 @@ def logits_for(answers: list[int], classes: int = 3) -> torch.Tensor:
     return torch.nn.functional.one_hot(torch.tensor(answers), classes).float() * 9
 
 
-def test_accuracies_by_hand() -> None:
-    y = torch.tensor([0, 0, 1, 1, 2, 2])
-    truth = Truth(y, torch.tensor([0, 1, 1, 0, 2, 0])[:, None])  # rows 1, 3 and 5 conflict
-    found = accuracies(logits_for([0, 1, 1, 1, 2, 0]), y, truth)
-    assert found["unbiased"] == pytest.approx(4 / 6 * 100)
-    assert found["aligned"] == 100
-    assert found["conflicting"] == pytest.approx(1 / 3 * 100)
-    assert found["worst_group"] == 0
-
-
 def test_worst_group_is_over_pairs_and_over_every_attribute() -> None:
     y = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     one = torch.tensor([0, 0, 1, 1, 0, 0, 1, 1])
@@ -64,34 +54,6 @@ def test_every_attribute_by_itself() -> None:
     # groups: colour (0,0) 2/2, (0,1) 0/1, (1,0) 0/1, (1,1) 1/2; shape (0,0) 1/1, (0,1) 1/2, (1,0) 0/2, (1,1) 1/1
     assert found["group_average"] == pytest.approx((100 + 0 + 0 + 50 + 100 + 50 + 0 + 100) / 8)
     assert "aligned_colour" not in accuracies(logits_for([0] * 6), y, Truth(y, colour[:, None]), ("colour",))
-
-
-def test_worst_of_sixteen_overlapping_groups() -> None:
-    """Eight traits, of which a row may have several or none: sixteen groups (trait, target); rows without count not."""
-    traits, y, right = [], [], []
-    for trait in range(8):
-        for target in (0, 1):
-            for number in range(10):  # trait 3 with target 1: 2 of 10 right, all others 6 of 10
-                traits.append([int(each == trait) for each in range(8)])
-                y.append(target)
-                right.append(number < (2 if (trait, target) == (3, 1) else 6))
-    traits += [[0] * 8] * 50  # no trait at all, all wrong: in no group
-    y += [0] * 50
-    right += [False] * 50
-    traits += [[1, 0, 0, 1, 0, 0, 0, 0]] * 10  # traits 0 and 3 at once, target 1, all right: in both groups
-    y += [1] * 10
-    right += [True] * 10
-    target = torch.tensor(y)
-    answers = [each if good else 1 - each for each, good in zip(y, right, strict=True)]
-    truth = Truth(target, torch.tensor(traits), overlapping=True)
-    found = accuracies(logits_for(answers, 2), target, truth, tuple("abcdefgh"))
-    assert found["worst_group"] == pytest.approx(60), "2 + 10 of 20 in (3, 1): no longer below the others"
-    assert found["group_average"] == pytest.approx((14 * 60 + 80 + 60) / 16)
-    without = accuracies(logits_for(answers[:-10], 2), target[:-10], Truth(target[:-10], truth.bias[:-10], True))
-    assert without["worst_group"] == pytest.approx(20)
-    assert without["group_average"] == pytest.approx((15 * 60 + 20) / 16)
-    assert found["aligned"] is None and found["conflicting"] is None, "a trait agrees with no target"
-    assert found["unbiased"] == pytest.approx((15 * 6 + 2 + 10) / 220 * 100)
 
 
 def test_validation() -> None:

@@ -100,7 +100,7 @@ def test_results_that_cannot_count_are_named_and_left_out(tmp_path: Path) -> Non
     write(tmp_path, {**result(study, "Clean", 0, 10.0), "key": other.key, "spec": other.plain()})
     elsewhere = new_spec("cmnist", "pgd", 0.005, data_seed=7)
     write(tmp_path, {**result(study, "Clean", 0, 10.0), "key": elsewhere.key, "spec": elsewhere.plain()})
-    write(tmp_path / "third", {**good, "metrics": {"unbiased": 1.0}})
+    write(tmp_path / "third", {**good, "metrics": {"unbiased": 1.0}, "histogram": {"aligned": [1]}})
     store = gather(tmp_path)
     said = "\n".join(store.left_out)
     for words in ("no complete JSON", "no result of debiaser", "name is not that of the run", "protocol 0"):
@@ -112,18 +112,7 @@ def test_results_that_cannot_count_are_named_and_left_out(tmp_path: Path) -> Non
         "runs of another length or on data of another seed are not averaged"
     )
     assert found["claim"] == "held" and found["not_run"] == []
-
-
-def test_a_result_that_was_left_out_lends_no_parts(tmp_path: Path) -> None:
-    study = STUDIES["ab_hist"]
-    name = "AUROC of norms"
-    write(tmp_path / "a", result(study, name, 0, 97.0))
-    write(
-        tmp_path / "b",
-        result(study, name, 0, 96.0, histogram={"mean": {"aligned": 0.9}, "aligned": [1], "conflicting": [1]}),
-    )
-    store = gather(tmp_path)
-    assert "other numbers" in store.left_out[0] and all("histogram" not in each for each in store.all())
+    assert all("histogram" not in each for each in store.all()), "what was left out lends no parts"
 
 
 def test_a_finished_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -228,22 +217,17 @@ def test_the_page_takes_copies_of_results(tmp_path: Path) -> None:
     assert "Clean 97.00, Augmented 96.00, difference +1.00" in page
     assert "cmnist/cmnist-half-0123456789.json: it was left out: it is no complete JSON" in page
     assert page.count("cmnist-half") == 1, "it is named once"
-
-
-def test_the_page_names_what_no_study_counts(tmp_path: Path) -> None:
-    study = STUDIES["scored_pictures"]
-    write(tmp_path, result(study, "Clean", 0, 97.0))
     tampered = result(study, "Clean", 3, 10.0)
     tampered["spec"]["recipe"]["epochs"] = 1
     write(tmp_path, tampered)
-    write(tmp_path, '{"half": ', "half-written")
     report(tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert f"Studies: {tampered['key']} was left out: its settings are not those" in page
-    assert page.count("it is no complete JSON") == 1
+    assert f"Studies: {tampered['key']} was left out: its settings are not those" in page, "what no study counts"
 
 
 def test_numbers_are_told_as_what_they_are(tmp_path: Path) -> None:
+    small = {"mean norm, aligned": 0.0003, "mean norm, conflicting": 0.6, "AUROC of norms": 0.99}
+    assert "aligned 0.0003" in judged("ab_hist", small).sentence
     times = STUDIES["compute_time"]
     for seed, seconds in enumerate((100.0, 120.0)):
         write(tmp_path, {**result(times, "PGD", seed, 97.0), "seconds": {"score": seconds}})
@@ -305,13 +289,10 @@ CASES = [
     ("norm", {"L1": 65.0, "L2": 97.0, "Vanilla": 60.0}, "not held"),  # known to fail before all has run
     ("norm", {"L1": 97.0, "L2": 97.0, "Vanilla": 60.0}, "not testable"),
     ("ablation", {BOTH: 96.9, **OTHERS}, "held"),
-    ("ablation", {BOTH: 92.0, **OTHERS}, "not held"),
     ("gce_ablation", dict(zip(ALPHAS, (19.9, 18.7, 18.1, 17.4), strict=True)), "held"),
     ("gce_ablation", dict(zip(ALPHAS, (19.9, 18.7, 18.8, 17.4), strict=True)), "not held"),
     ("single_stage", {"Multi-stage": 96.9, "Single-stage": 92.2}, "held"),
-    ("single_stage", {"Multi-stage": 92.2, "Single-stage": 96.9}, "not held"),
     ("reweighting", {"Resampling": 96.9, "Reweighting": 94.7}, "held"),
-    ("reweighting", {"Resampling": 94.7, "Reweighting": 96.9}, "not held"),
     ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 93.0}, "held"),
     ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 31.0, "LfF": 91.0, "LfF + gradient": 90.0}, "not held"),
     ("effect_grad_score", {"PGD": 97.0, "PGD + loss": 97.0, "LfF": 91.0, "LfF + gradient": 93.0}, "not held"),
@@ -328,21 +309,14 @@ CASES = [
     ("invq_compare", DAMPED, "held"),
     ("invq_compare", {**DAMPED, "PGD, damping 1e-6": 10.0}, "not held"),
     ("twice_the_length", {"PGD": 97.0, "Vanilla, twice as long": 60.0, "Resampling only": 96.0}, "held"),
-    ("twice_the_length", {"PGD": 97.0, "Vanilla, twice as long": 96.0, "Resampling only": 96.0}, "not held"),
     ("residual", {"Gradient norm": 97.0, "Residual norm": 97.2}, "held"),
-    ("residual", {"Gradient norm": 97.0, "Residual norm": 90.0}, "not held"),
     ("residual", {"Gradient norm": 90.0, "Residual norm": 97.0}, "not held"),
     ("released_code", {"Formula": 97.0, "GCE with the factor q": 96.5, "L0.7": 97.5, "Weight and bias": 97.0}, "held"),
-    ("released_code", {"Formula": 97.0, "L0.7": 98.5}, "not held"),
     ("whole_network", {"Head": 97.0, "Whole network": 97.2}, "held"),
-    ("whole_network", {"Head": 90.0, "Whole network": 97.2}, "not held"),
     ("scored_pictures", {"Clean": 97.0, "Augmented": 95.0}, "held"),
-    ("scored_pictures", {"Clean": 95.0, "Augmented": 97.0}, "not held"),
     ("label_noise", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
-    ("label_noise", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
     ("label_noise", {"PGD": (49.0, 51.0), "Vanilla": (50.0, 50.2)}, "not held"),  # a tie is not above
     ("rho_sweep", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
-    ("rho_sweep", {"PGD": 40.0, "Vanilla": 50.0}, "not held"),
     ("real_2", WORST, "held"),
     ("real_2", {**WORST, "CNC, worst group": 89.0}, "not held"),
     ("selection", RANKS, "held"),
@@ -404,15 +378,6 @@ def test_a_tie_with_one_method_hides_no_defeat_by_another() -> None:
     assert judged("control", {**lost, "LfF": 89.0}).claim == "held", "a tie with JTT alone"
 
 
-def test_the_bins_of_the_histogram_are_the_papers() -> None:
-    assert {cell.name for cell in STUDIES["second_easiest"].cells if cell.name.startswith("rows")} == set(COUNTS)
-
-
-def test_partial_evidence_says_where() -> None:
-    verdict = judged("rho_sweep", {"PGD": 90.0, "Vanilla": 50.0})
-    assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
-
-
 def test_another_reading_is_told_beside_the_verdict() -> None:
     values = {"PGD": 97.0, "Vanilla": 99.0, "PGD, scores of augmented pictures": 98.9}
     verdict = judged("natural", values)
@@ -431,13 +396,10 @@ def test_a_claim_that_fails_says_where() -> None:
     assert (verdict.claim, verdict.tested) == ("not held", "in 1 of 3 places that have runs")
     assert "cmnist at rho 5% (not held): PGD 40.00" in verdict.sentence
     assert "cmnist at rho 1%: PGD 90.00" in verdict.sentence
+    verdict = judged("rho_sweep", good)
+    assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
     every = study.judge([Tally(cell, ((bad if cell.rho == 0.05 else good)[cell.name],)) for cell in study.cells])
     assert (every.claim, every.tested) == ("not held", "in 1 of 10 places")
-
-
-def test_small_numbers_have_more_digits() -> None:
-    small = {"mean norm, aligned": 0.0003, "mean norm, conflicting": 0.6, "AUROC of norms": 0.99}
-    assert "aligned 0.0003" in judged("ab_hist", small).sentence
 
 
 def test_scores_by_all_parameters_are_their_gradient_norms(tiny_task: Callable[..., Task]) -> None:
