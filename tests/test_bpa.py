@@ -27,17 +27,6 @@ def batches(epoch: int = 0) -> list[Batch]:
     return [Batch(x[rows], y[rows], rows) for rows in torch.randperm(32, generator=stream).split(8)]
 
 
-def test_weights_of_the_first_epoch():
-    """n / size of the cluster, over the batch mean, until every sample was visited; step=0 leaves just that."""
-    objective = new_objective(BPA(step=0))
-    objective.begin(0, 2)
-    for batch in batches():
-        objective(batch)
-        raw = [32 / [24, 6, 2][cluster] for cluster in CLUSTERS[batch.rows]]
-        assert objective.weights[batch.rows].tolist() == pytest.approx([each / (sum(raw) / len(raw)) for each in raw])
-    assert (objective.losses >= 0).all()
-
-
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("average", ["expavg", "avg"])
 def test_weights_are_their_formula(average, history):
@@ -98,12 +87,6 @@ def test_losses_of_zero_and_endless_compounding_stay_finite():
     objective.losses.zero_()
     objective.renew()
     assert torch.isfinite(objective.next_weights(torch.arange(32))).all()
-
-
-def test_what_matters_is_saved_and_named():
-    objective = new_objective(BPA(step=0.125))
-    assert {"clusters", "losses", "cluster_losses", "weights"} <= set(objective.state_dict())
-    assert "step=0.125" in repr(objective), "the key of a stage is made of it"
 
 
 def test_clusters_lie_within_classes():

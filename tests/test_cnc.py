@@ -82,8 +82,7 @@ def test_empty_pools_are_lent_rows_and_said(caplog):
     slices[40:50], slices[80:] = 2, 1
     with caplog.at_level(logging.WARNING, "debiaser"):
         sampler = TaskSampler(labels, slices, 32, 2)
-    for what in ("no anchors", "no positives", "no negatives"):
-        assert f"1 of 3 classes: {what}" in caplog.text
+    assert "2 classes lack anchors" in caplog.text
     tasks = sampler.draw_tasks(400, numpy_stream(0, "x"))
     classes = labels[tasks[:, 0, 0]]
     assert set(classes) == {0, 1}, "a class without anchors has no task of its own"
@@ -129,15 +128,6 @@ def test_objective_by_hand():
     second = one(1, 0) + one(1, 1)
     entropy = nn.functional.cross_entropy(model(x), y).item()
     assert found.item() == pytest.approx(0.75 * (first + second) / 2 + 0.25 * entropy, rel=1e-5)
-
-
-def test_the_contrast_does_not_reach_the_last_layer():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    Contrast(model, model[1], CNC(tasks=1, contrast=1))(
-        Batch(torch.randn(8, 3), torch.zeros(8).long(), torch.arange(8))
-    ).backward()
-    assert not model[1].weight.grad.any() and model[0].weight.grad.any()
 
 
 def test_frozen_statistics(tiny_task):

@@ -150,14 +150,6 @@ def test_only_one_loop() -> None:
     assert users == {"learn/engine.py", "paper/speed.py"}
 
 
-def test_an_input_that_is_no_number_is_named(tiny_task: Callable[..., Task]) -> None:
-    x, y = torch.randn(40, 6), torch.arange(40) % 3
-    x[7, 2] = torch.nan
-    task = tiny_task(train=Split.of(x, y), make_model=lambda _: torch.nn.Linear(6, 3), augment=None)
-    with pytest.raises(Problem, match="row 7 is NaN"):
-        task.fit(Supervised(task.new_model()), "plain")
-
-
 FAULTS = """
 import resource, sys
 import torch

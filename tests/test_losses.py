@@ -19,9 +19,7 @@ from debiaser.learn.losses import (
     RowAverage,
     cross_entropy,
     gce,
-    group_means,
     relative_difficulty,
-    scale_slopes,
 )
 
 # GCE: its value by the paper's formula, its gradient as f^alpha times that of cross-entropy
@@ -90,12 +88,6 @@ def linear() -> nn.Module:
     return nn.Linear(5, 3)
 
 
-def test_group_means():
-    means, present = group_means(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([2, 2, 0]), 4)
-    assert means.tolist() == [5, 0, 2, 0]
-    assert present.tolist() == [True, False, True, False]
-
-
 @pytest.mark.parametrize("adjustment", [0.0, 3.0])
 def test_groupdro_is_its_formula(adjustment):
     """An independent writing with plain weights and loops; groups of 30, 9 and 1 rows are often absent from a batch."""
@@ -140,14 +132,6 @@ def test_groupdro_state_and_edges():
     assert torch.equal(moved, objective.log_weights), "looking changes nothing"
     assert {"groups", "log_weights", "margins"} <= set(objective.state_dict())
     assert "eta=0.5" in repr(objective), "the key of a stage is made of it"
-
-
-def test_scale_slopes_are_the_derivative():
-    batch = batches()[0]
-    logits = 5 * linear()(batch.x)
-    scale = torch.ones(len(batch), requires_grad=True)
-    cross_entropy(scale[:, None] * logits, batch.y).sum().backward()
-    assert torch.allclose(scale_slopes(logits, batch.y), scale.grad, atol=1e-5)
 
 
 @pytest.mark.parametrize("strength", [1.0, 100.0])

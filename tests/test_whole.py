@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 from debiaser import gradient_norms
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.learn import layerwise
-from debiaser.learn.layerwise import by_layer
+from debiaser.learn import gradient_norms as layerwise
+from debiaser.learn.gradient_norms import by_layer
 from debiaser.learn.nets import SimConv1
 from oracles import norms_by_autograd
 

@@ -244,7 +244,7 @@ def fill(cache: ArrayCache, stream: Stream, encode: Callable[[Any], Tensor]) -> 
 
 # EfficientNet-Lite0 (Tan and Le 2019; the Lite variant without squeeze-and-excite, ReLU6 instead of swish)
 
-WIDTH = 1280
+WIDTH, NORM = 1280, ("running_mean", "running_var", "weight", "bias")
 # One row per stage: expansion, channels, blocks, kernel, stride of its first block.
 STAGES = (
     (1, 16, 1, 3, 1),
@@ -276,10 +276,9 @@ class Unit(nn.Module):
         y: Tensor = self.gate(self.conv(x))
         return y
 
-    def load(self, weight: Tensor, norm: Mapping[str, Tensor]) -> None:
+    def load(self, weight: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor) -> None:
         """Take the published weight (o, i, k, k) of the convolution and the state of its norm."""
-        mean, variance = norm["running_mean"], norm["running_var"]
-        fused, bias = fuse_conv_bn_weights(weight, None, mean, variance, 1e-3, norm["weight"], norm["bias"])
+        fused, bias = fuse_conv_bn_weights(weight, None, mean, variance, 1e-3, scale, shift)
         grown = self.conv.stride[0] - 1
         padded = F.pad(fused.detach(), (grown, 0, grown, 0)).contiguous(memory_format=torch.channels_last)
         self.conv.weight, self.conv.bias = nn.Parameter(padded), bias
@@ -319,10 +318,7 @@ class EfficientNetLite0(nn.Module):
         self.body = nn.Sequential(*layers, Unit(before, WIDTH))
         units = [part for part in self.modules() if isinstance(part, Unit)]
         for unit, (conv, norm) in zip(units, published_names(), strict=True):
-            state = {
-                name.removeprefix(f"{norm}."): each for name, each in tensors.items() if name.startswith(f"{norm}.")
-            }
-            unit.load(tensors[f"{conv}.weight"], state)
+            unit.load(tensors[f"{conv}.weight"], *(tensors[f"{norm}.{name}"] for name in NORM))
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:

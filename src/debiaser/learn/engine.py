@@ -122,7 +122,11 @@ def run_epoch(
                 group["lr"] = rate
             loss = step(objective, optimizer, stage, part, augmenting, shared)
             if not math.isfinite(loss):
-                raise diverged(stage, epoch, number, part)
+                raise Problem(
+                    f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: the "
+                    f"learning rate {stage.recipe.lr:g} is probably too high, or an input is not finite; try a smaller "
+                    "rate, clip the gradient, or look at the inputs"
+                )
             total += loss * len(part)
             advance()
         if shared:
@@ -161,14 +165,3 @@ def step(
         torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
     optimizer.step()
     return float(loss.detach())
-
-
-def diverged(stage: Stage, epoch: int, number: int, rows: Tensor) -> Problem:
-    """What to say when the loss of these rows is no longer a number."""
-    x = stage.split.batch(rows).x
-    if isinstance(x, Tensor) and not bool((finite := x.isfinite().reshape(len(rows), -1).all(1)).all()):
-        return Problem(f"the input of training row {int(rows[~finite][0])} is NaN or infinite; mend it or leave it out")
-    return Problem(
-        f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
-        f"the learning rate {stage.recipe.lr:g} is probably too high; try a smaller one, or clip the gradient"
-    )

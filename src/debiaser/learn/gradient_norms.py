@@ -4,18 +4,27 @@ The gradient of cross-entropy in the last layer's weight is the outer product of
 enters the layer. The p-norm of an outer product is the product of the p-norms, so one forward pass gives all of them.
 """
 
+import logging
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import grad, vmap
+from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data.split import Batch
+from debiaser.data.split import Batch, each_tensor
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.forward import Outputs, as_batches, device_of, look, random_state_kept
+from debiaser.learn import forward
+from debiaser.learn.forward import CONVOLUTIONS, Outputs, at_least_single, bare, call, check_labels, part_of, pieces
 from debiaser.learn.losses import cross_entropy
 
+log = logging.getLogger("debiaser")
 Score: TypeAlias = Callable[[Outputs], Tensor]
 SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
 
@@ -112,8 +121,8 @@ def gradient_norms(
         >>> gradient_norms(model, TensorDataset(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])))
         tensor([0.7071, 1.4142])
     """
-    with random_state_kept(device_of(model)):  # a DataLoader draws a seed from the global generator
-        parts = list(norms_of(model, as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
+    with forward.random_state_kept(forward.device_of(model)):  # a DataLoader draws a seed from the global generator
+        parts = list(norms_of(model, forward.as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
     if not parts:
         raise Misuse("the dataset has no rows; give it at least one")
     return checked(torch.cat(parts), p)
@@ -131,15 +140,13 @@ def norms_of(
 ) -> Iterator[Tensor]:
     """(b,) the gradient norms of each batch, on the CPU; see `gradient_norms`."""
     check_norm(p, power)
-    device = device_of(model)
+    device = forward.device_of(model)
     if isinstance(parameters, str) and parameters == "head":
         score = grad_norm(p, power, bias)
-        yield from (score(outputs).cpu() for outputs in look(model, batches, head, device))
+        yield from (score(outputs).cpu() for outputs in forward.look(model, batches, head, device))
     elif head is not None:
         raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
     else:
-        from debiaser.learn.layerwise import whole_norms  # which needs the norm from here
-
         yield from (norms**power for norms in whole_norms(model, batches, parameters, p, chunk, device))
 
 
@@ -153,3 +160,305 @@ def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
             f"p={p:g} overflows; look at that row, or take a larger p"
         )
     return scores
+
+
+# Norms over any parameters, which take a backward pass: layer by layer, else one sample after the other
+
+Chosen: TypeAlias = dict[str, nn.Parameter]
+Gradients: TypeAlias = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
+Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
+BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
+PROBE = 8  # samples on which the formulas are compared with autograd
+FORMULAS = (
+    nn.Embedding,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._BatchNorm,
+    nn.Linear,
+    *CONVOLUTIONS,
+)
+
+
+def whole_norms(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    parameters: str | Callable[[str], bool],
+    p: float,
+    chunk: int | None,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """(b,) for each batch, the p-norm of every sample's gradient of cross-entropy in the chosen parameters."""
+    if chunk is not None and chunk < 1:
+        raise Misuse(f"chunk must be at least 1, got {chunk}")
+    network, way, size = bare(model), None, 1
+    chosen = choose(network, parameters)
+    for batch in batches:
+        with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
+            batch = trackable(batch.to(device))
+            if way is None:
+                way, size = best_way(network, chosen, batch, p, chunk)
+            norms = torch.cat([way(network, chosen, piece, p).cpu() for piece in pieces(batch, size)])
+        yield norms
+
+
+def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
+    """The trainable parameters that are meant, by name: "all", a parameter's or layer's name, a pattern, a function."""
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not isinstance(parameters, str) and not callable(parameters):
+        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
+
+    def is_meant(name: str) -> bool:
+        if not isinstance(parameters, str):
+            return parameters(name)
+        return parameters == "all" or name.startswith(f"{parameters}.") or fnmatchcase(name, parameters)
+
+    chosen = {name: each for name, each in trainable.items() if is_meant(name)}
+    if not chosen:
+        names = list(trainable)
+        listed = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
+        raise Misuse(
+            f"no trainable parameter is meant by parameters={parameters!r}: 'head', 'all', the name of a layer or "
+            f"parameter, a pattern or a function of the name; the trainable ones: {listed or 'none'}"
+        )
+    return chosen
+
+
+def trackable(batch: Batch) -> Batch:
+    """The batch with inputs that autograd may keep: those made in inference mode are copied."""
+    x = each_tensor(batch.x, lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
+    return Batch(x, batch.y.clone(), batch.rows.clone())
+
+
+def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: int | None) -> tuple[Way, int]:
+    """By layer where that gives what autograd gives on two samples of this batch, and how many samples at once.
+
+    Else one backward pass per sample, which holds for every network.
+    """
+    few = part_of(batch, slice(0, chunk or PROBE))
+    ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
+    alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
+    tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
+    try:
+        if torch.allclose(by_layer(model, chosen, few, p)[[0, -1]], alone, rtol=tolerance, atol=0):
+            return by_layer, chunk or max(1, BUDGET // bytes_by_layer(model, chosen, batch, p))
+        reason = "other norms than autograd's on the first samples"
+    except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+    log.warning("gradient norms by layer are not possible here, each sample takes a backward pass: %s", reason)
+    return one_by_one, 1
+
+
+def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """A scalar whose gradient in the logits is softmax - onehot, exact where softmax is near 1 (autograd's is not)."""
+    rows = len(batch)
+    if logits.numel() % rows or (logits.ndim > 2 and logits.shape[1:].numel() not in logits.shape[1:]):
+        raise Problem(
+            f"the model gives logits of shape {tuple(logits.shape)} for {rows} samples; the scores need one vector "
+            "per sample, (n, classes)"
+        )
+    logits = at_least_single(logits.reshape(rows, -1))
+    check_labels(batch.y, logits.shape[1], batch.rows)
+    return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum()
+
+
+def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) by definition: one backward pass per sample."""
+    found = []
+    for one in pieces(batch, 1):
+        loss = logit_loss(call(model, one.x), one)
+        parts = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+        norms = [norm(at_least_single(part).reshape(1, -1), p) for part in parts if part is not None]
+        found.append(norm(torch.stack(norms, 1), p) if norms else loss.new_zeros(1))
+    return torch.cat(found)
+
+
+def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[str, Tensor]:
+    """The gradient (b, ...) of every sample's cross-entropy in each chosen parameter."""
+
+    def loss(values: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+        logits = call(model, each_tensor(x, lambda tensor: tensor[None]), values)
+        logits = at_least_single(logits.reshape(1, -1))
+        return (logits * Outputs(logits, logits.detach(), y[None]).residual).sum()
+
+    values = {name: each.detach() for name, each in chosen.items()}
+    found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
+    return found
+
+
+# By layer: one backward pass that reaches the outputs of the layers, not their weights, and a formula for each layer
+
+
+class Uncovered(Exception):
+    """A parameter that the formulas by layer do not hold for."""
+
+
+@dataclass
+class Run:
+    """One run of a layer: what entered it, where in the graph the gradient of what left it is found, and that one.
+
+    `names` gives the chosen parameters of the layer, by their names in it, the names they have in the network.
+    """
+
+    layer: nn.Module
+    names: dict[str, str]
+    entering: Tensor
+    edge: GradientEdge
+    leaving: int
+    gradient: Tensor | None = None
+
+
+def by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) norms over the chosen parameters; those used several times, or tied, add up before the norm."""
+    (runs, shared), rows = record(model, chosen, batch), len(batch)
+    times = Counter(name for run in runs for name in run.names.values())
+    entries = [at_least_single(part).flatten(1) for part in shared]
+    sums: dict[str, Tensor] = {}
+    for run in runs:
+        if run.gradient is None:
+            continue
+        once = all(times[name] == 1 for name in run.names.values())
+        if not once and isinstance(run.layer, nn.Embedding):
+            raise Uncovered(f"the embedding '{run.names['weight']}' is used more than once")
+        entering, gradient = at_least_single(run.entering), at_least_single(run.gradient)
+        found = gradients(run.layer, entering, gradient, rows, p if once else None)
+        for own, name in run.names.items():
+            if once:
+                entries.append(found[own].flatten(1))
+            else:
+                sums[name] = sums[name] + found[own] if name in sums else found[own]
+    entries += [norm(each.flatten(1), p)[:, None] for each in sums.values()]
+    return norm(torch.cat(entries, 1), p) if entries else torch.zeros(rows)  # one norm of all: few steps, little time
+
+
+def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], list[Tensor]]:
+    """The runs of the layers that hold chosen parameters, and the gradients (b, ...) of those that samples share."""
+    (layers, bare_ones), rows, runs = layers_of(model, chosen), len(batch), list[Run]()
+
+    def see(layer: nn.Module, entering: Tensor, out: Tensor) -> None:
+        if out.requires_grad:
+            # the edge, not the tensor: what follows may change the tensor in place
+            runs.append(Run(layer, layers[layer], entering.detach(), get_gradient_edge(out), out.numel()))
+
+    def widen(_: nn.Module, ids: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        shared = bool(ids) and len(ids[0]) == 1 < rows  # positions that all samples share, as in BERT
+        return (ids[0].expand(rows, *ids[0].shape[1:]),) if shared else None
+
+    copies = {
+        name: each.detach().expand(rows, *each.shape[1:]).clone().requires_grad_() for name, each in bare_ones.items()
+    }
+    hooks = [layer.register_forward_pre_hook(widen) for layer in layers if isinstance(layer, nn.Embedding)]
+    try:
+        with forward.watching(layers, see):
+            loss = logit_loss(call(model, batch.x, copies), batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    places: list[Any] = [run.edge for run in runs] + list(copies.values())
+    if not places:
+        raise Uncovered("no layer that holds a chosen parameter was called")
+    found = torch.autograd.grad(loss, places, allow_unused=True)
+    for run, gradient in zip(runs, found, strict=False):
+        run.gradient = gradient
+    return runs, [each for each in found[len(runs) :] if each is not None]
+
+
+def layers_of(model: nn.Module, chosen: Chosen) -> tuple[dict[nn.Module, dict[str, str]], Chosen]:
+    """The layers with formulas that hold chosen parameters, and bare parameters that every sample is given."""
+    layers: dict[nn.Module, dict[str, str]] = defaultdict(dict)
+    shared: Chosen = {}
+    names = {id(each): name for name, each in chosen.items()}
+    for path, layer in model.named_modules():
+        for own, each in layer.named_parameters(recurse=False):
+            name = names.get(id(each))
+            if name is None:
+                continue
+            if isinstance(layer, FORMULAS) and not getattr(layer, "scale_grad_by_freq", False):
+                layers[layer][own] = name
+            elif each.ndim > 1 and len(each) == 1:  # as the class token and positions of a vision transformer
+                shared[name] = each
+            else:
+                raise Uncovered(f"no formula for '{own}' of the {type(layer).__name__} '{path}'")
+    return layers, shared
+
+
+def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> int:
+    """Bytes per sample: what the layers keep and its gradients, and the largest step of a single layer."""
+    kept = largest = 0
+    for run in record(model, chosen, part_of(batch, slice(0, 1)))[0]:
+        window = torch.Size(getattr(run.layer, "kernel_size", ())).numel()
+        explicit = 0 if p == 2 or isinstance(run.layer, nn.Embedding) else run.layer.weight.numel()  # type: ignore[operator]
+        kept += run.entering.numel() + 2 * run.leaving
+        largest = max(largest, window * run.entering.numel() + run.leaving + 4 * explicit)
+    return 4 * 2 * (kept + largest) + 1
+
+
+# The formulas: gradients of one layer's parameters from what entered it (b, ...) and the gradient of what left it
+
+
+def gradients(layer: nn.Module, entering: Tensor, gradient: Tensor, rows: int, p: float | None = None) -> Gradients:
+    """(b, ...) the gradient of every parameter of the layer, for each sample.
+
+    With `p`, a weight that multiplies is not made explicit where its p-norm (b, 1) is cheaper.
+    """
+    if isinstance(layer, nn.Embedding):
+        return of_embedding(layer, entering, gradient, rows)
+    if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+        return of_normalisation(layer, entering, gradient, rows)
+    a, g = positions(layer, entering, gradient, rows)
+    weight = (g @ a.transpose(2, 3)).flatten(1) if p is None else weight_norm(a, g, p)[:, None]
+    return {"weight": weight, "bias": g.sum(3).flatten(1)}
+
+
+def weight_norm(a: Tensor, g: Tensor, p: float) -> Tensor:
+    """(b,) the p-norm of the sum over positions of g a', from (b, groups, h, t) and (b, groups, k, t)."""
+    (groups, h, t), k = a.shape[1:], g.shape[2]
+    if t == 1 and groups == 1:  # rank one
+        return norm(a.flatten(1), p) * norm(g.flatten(1), p)
+    if p == 2 and t * (h + k) < h * k:
+        products = (a.transpose(2, 3) @ a) * (g.transpose(2, 3) @ g)
+        return products.sum((1, 2, 3)).clamp(min=0).sqrt()
+    return norm((g @ a.transpose(2, 3)).flatten(1), p)
+
+
+def positions(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(b, groups, h, t) what is multiplied, for a convolution the patches, and (b, groups, k, t) what it gives."""
+    if isinstance(layer, nn.Linear):
+        a, g = entering.reshape(rows, -1, layer.in_features), gradient.reshape(rows, -1, layer.out_features)
+        return a.transpose(1, 2)[:, None], g.transpose(1, 2)[:, None]
+    if any(layer._reversed_padding_repeated_twice):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        entering = F.pad(entering, layer._reversed_padding_repeated_twice, mode)
+    shape, strides = entering.shape[:2], entering.stride()
+    steps = [dilation * each for dilation, each in zip(layer.dilation, strides[2:], strict=True)]
+    jumps = [stride * each for stride, each in zip(layer.stride, strides[2:], strict=True)]
+    # A view, which the reshape below copies in one go, which F.unfold does not.
+    patches = entering.as_strided((*shape, *layer.kernel_size, *gradient.shape[2:]), (*strides[:2], *steps, *jumps))
+    split = (rows, layer.groups, -1, gradient.shape[2:].numel())
+    return patches.reshape(split), gradient.reshape(split)
+
+
+def of_normalisation(layer: Any, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, ...) of a LayerNorm or an RMSNorm, (b, c) of a GroupNorm or a BatchNorm in eval mode."""
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        shape = layer.normalized_shape
+        normalise: Any = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+        a = normalise(entering, shape, eps=layer.eps).reshape(rows, -1, *shape)
+        g = gradient.reshape(rows, -1, *shape)
+        return {"weight": (g * a).sum(1), "bias": g.sum(1)}
+    if isinstance(layer, nn.GroupNorm):
+        a = F.group_norm(entering, layer.num_groups, eps=layer.eps)
+    else:
+        a = F.batch_norm(entering, layer.running_mean, layer.running_var, eps=layer.eps)
+    a, g = (each.reshape(rows, each.shape[1], -1) for each in (a, gradient))
+    return {"weight": torch.einsum("bct,bct->bc", g, a), "bias": g.sum(2)}
+
+
+def of_embedding(layer: nn.Embedding, entering: Tensor, gradient: Tensor, rows: int) -> Gradients:
+    """(b, t, h) the rows of the weight's gradient that are not 0: at the first of equal ids, their sum."""
+    ids, g = entering.reshape(rows, -1), gradient.reshape(rows, -1, layer.embedding_dim)
+    if layer.padding_idx is not None:
+        g = g * (ids != layer.padding_idx)[:, :, None]
+    places = torch.arange(ids.shape[1], device=ids.device)
+    first = torch.where(ids[:, :, None] == ids[:, None, :], places, len(places)).amin(2)
+    return {"weight": torch.zeros_like(g).scatter_add(1, first[:, :, None].expand_as(g), g)}

@@ -119,11 +119,6 @@ def group_means(values: Tensor, groups: Tensor, count: int) -> tuple[Tensor, Ten
     return values @ member / sizes.clamp_min(1), sizes > 0
 
 
-def scale_slopes(logits: Tensor, y: Tensor) -> Tensor:
-    """(b,) the derivative at k = 1 of cross-entropy(k logits, y): sum of (softmax - onehot) * logits."""
-    return ((logits.softmax(1) - F.one_hot(y, logits.shape[1])) * logits).sum(1)
-
-
 class GroupDRO(Objective):
     """The weighted sum of group losses; a group's weight grows by exp(eta (loss + adjustment / sqrt(size))) a step.
 
@@ -176,7 +171,8 @@ class IRM(Objective):
     def forward(self, batch: Batch) -> Tensor:
         logits, where = call(self.model, batch.x), self.environments[batch.rows]
         losses, present = group_means(cross_entropy(logits, batch.y), where, self.count)
-        slopes, _ = group_means(scale_slopes(logits, batch.y), where, self.count)
+        residual = logits.softmax(1) - F.one_hot(batch.y, logits.shape[1])
+        slopes, _ = group_means((residual * logits).sum(1), where, self.count)  # of the loss in a scale of the logits
         total = (losses + self.strength * slopes.square()).sum() / present.sum()
         return total / max(1.0, self.strength)
 

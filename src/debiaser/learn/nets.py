@@ -265,10 +265,6 @@ def model_folder(name: str) -> Path:
 def load_model(maker: str, folder: Path, new: tuple[str, ...] = (), **changes: Any) -> nn.Module:
     """The model of a folder through one of transformers' Auto classes; only layers named in `new` may lack weights."""
     library = transformers()
-    if not (folder / "config.json").is_file():
-        raise Problem(f"{folder} holds no config.json; name a folder that transformers' save_pretrained wrote")
-    if not any(folder.glob("*.safetensors")):
-        raise Problem(f"{folder} holds no *.safetensors; write it with save_pretrained (pickles are never loaded)")
     with quiet():
         try:
             model, told = getattr(library, maker).from_pretrained(
@@ -276,7 +272,9 @@ def load_model(maker: str, folder: Path, new: tuple[str, ...] = (), **changes: A
             )
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            raise Problem(f"cannot load {folder} with transformers: {reason}; check the folder") from error
+            raise Problem(
+                f"cannot load {folder} with transformers: {reason}; name a folder with config.json and *.safetensors"
+            ) from error
     absent = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
     missing = sorted(key for key in absent if not any(part in key for part in new))
     if missing:

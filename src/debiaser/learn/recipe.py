@@ -75,9 +75,6 @@ class Recipe:
 
     def of_stage(self, stage: str, length: float = 1, rate: float = 1) -> "Recipe":
         """The recipe of this stage, `length` times as long at `rate` times its rate, with no further stages in it."""
-        for name, factor in (("length", length), ("rate", rate)):
-            if not (factor > 0 and math.isfinite(factor)):
-                raise Misuse(f"{name} must be a finite number above 0, got {factor:g}")
         own = replace(self, **{**self.stages.get(stage, {}), "stages": {}})
         return replace(own, epochs=max(1, round(own.epochs * length)), lr=own.lr * rate)
 

@@ -22,8 +22,7 @@ from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_state_kept, split_item
-from debiaser.learn.gradient_norms import checked, norms_of
-from debiaser.learn.layerwise import choose
+from debiaser.learn.gradient_norms import checked, choose, norms_of
 
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 
@@ -165,8 +164,11 @@ def batches_of(stream: Any, size: int, done: int) -> Iterator[Batch]:
     """The batches after the samples that are done."""
     if isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
         as_loader(stream, size)  # refuses one that shuffles
+    if not isinstance(stream, DataLoader):
+        items = iter(stream)
+        stream = map(default_collate, iter(lambda: list(islice(items, size)), []))
     first = 0
-    for item in stream if isinstance(stream, DataLoader) else collated(iter(stream), size):
+    for item in stream:
         x, y = split_item(item)
         before = max(0, done - first)
         if before < len(y):
@@ -177,19 +179,6 @@ def batches_of(stream: Any, size: int, done: int) -> Iterator[Batch]:
             f"the stream ends before sample {done}, but so many were scored in the pass that was cut short; give the "
             "same samples, or choose another folder"
         )
-
-
-def collated(items: Iterator[Any], size: int) -> Iterator[Any]:
-    """The items in batches."""
-    while batch := list(islice(items, size)):
-        try:
-            together = default_collate(batch)
-        except (RuntimeError, TypeError, KeyError) as error:
-            raise Problem(
-                f"the samples of the stream do not make a batch ({error}): give tensors of one size, or a DataLoader "
-                "with a collate_fn"
-            ) from error
-        yield together
 
 
 def part_path(folder: Path, number: int) -> Path:

@@ -45,7 +45,10 @@ class CNC(Method):
     def fit(self, task: Task) -> nn.Module:
         """The network trained by contrast."""
         labels, size = task.train.y.numpy(), task.recipe.of_stage("debiased").batch_size
-        check_layout(labels, size, self.tasks)
+        if len(np.unique(labels)) < 2:
+            raise Misuse("CNC contrasts classes, but the labels hold only one; give two or more")
+        if size % (parts := ROLES * self.tasks):
+            raise Misuse(f"batch_size must be a multiple of {parts} (four parts of {self.tasks} tasks), got {size}")
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
         with task.journal.timed("groups"):
             slices = self.slices(task.outputs(reference), task.seed)  # stage 2
@@ -71,16 +74,6 @@ class CNC(Method):
         return names[clusters].astype(np.int64)  # type: ignore[no-any-return]
 
 
-def check_layout(labels: Groups, batch_size: int, tasks: int) -> None:
-    """Refuse data without a second class, and a batch that is not so many tasks of four equal parts."""
-    if len(np.unique(labels)) < 2:
-        raise Misuse("CNC contrasts classes, but the labels hold only one; give two or more")
-    if batch_size % (ROLES * tasks):
-        raise Misuse(
-            f"batch_size must be a multiple of {ROLES * tasks} (four parts of {tasks} tasks), got {batch_size}"
-        )
-
-
 class TaskSampler:
     """Lays an epoch of n samples out as contrastive tasks: [anchors | positives | negatives | easy negatives].
 
@@ -97,20 +90,18 @@ class TaskSampler:
             log.warning("CNC: the reference predicts no sample right, so there are no anchors: all count as anchors")
             slices = labels
         self.slices = slices
-        classes, present = range(int(max(labels.max(), slices.max())) + 1), np.unique(labels)
-        self.anchors = [np.flatnonzero((labels == k) & (slices == k)) for k in classes]
-        self.positives = [np.flatnonzero((labels == k) & (slices != k)) for k in classes]
-        self.negatives = [np.flatnonzero((labels != k) & (slices == k)) for k in classes]
-        for pools, of_class, what in (
-            (self.anchors, None, "anchors, so none of its tasks are drawn"),
-            (self.positives, True, "positives, so all samples of its class serve"),
-            (self.negatives, False, "negatives, so all samples of other classes serve"),
-        ):
-            empty = [k for k in present if not len(pools[k])]
-            if empty:
-                log.warning("CNC: %d of %d classes: no %s", len(empty), len(present), what)
-            for k in empty if of_class is not None else ():
-                pools[k] = np.flatnonzero((labels == k) == of_class)
+        self.anchors, self.positives, self.negatives, lacking = list[Groups](), list[Groups](), list[Groups](), 0
+        for k in range(int(max(labels.max(), slices.max())) + 1):
+            own, taken = labels == k, slices == k
+            self.anchors.append(np.flatnonzero(own & taken))
+            positives, negatives = own & ~taken, ~own & taken
+            self.positives.append(np.flatnonzero(positives if positives.any() else own))
+            self.negatives.append(np.flatnonzero(negatives if negatives.any() else ~own))
+            lacking += own.any() and not (positives.any() and negatives.any() and len(self.anchors[k]))
+        if lacking:
+            log.warning(
+                "CNC: %d classes lack anchors (no tasks then), positives or negatives (all others serve)", lacking
+            )
         full, rest = divmod(len(labels), batch_size)
         self.full, self.last = full * tasks, max(rest // (ROLES * tasks), 0 if full else 1)
 
