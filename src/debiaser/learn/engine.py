@@ -123,9 +123,9 @@ def run_epoch(
             loss = step(objective, optimizer, stage, part, augmenting, shared)
             if not math.isfinite(loss):
                 raise Problem(
-                    f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: the "
-                    f"learning rate {stage.recipe.lr:g} is probably too high, or an input is not finite; try a smaller "
-                    "rate, clip the gradient, or look at the inputs"
+                    f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
+                    f"the learning rate {stage.recipe.lr:g} is probably too high, or an input is not finite; try a "
+                    "smaller rate, clip the gradient, or look at the inputs"
                 )
             total += loss * len(part)
             advance()
