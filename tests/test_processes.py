@@ -187,9 +187,6 @@ def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     split = Split.of(torch.arange(10.0)[:, None], torch.zeros(10))
     (found,) = ALONE.over(split, 3, lambda batches: (torch.cat([batch.x for batch in batches]),))
     assert found[:, 0].tolist() == list(range(10))
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(Misuse, match="WORLD_SIZE=two"):
-        launched()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(Misuse, match="mps"), joined("mps"):
         pass

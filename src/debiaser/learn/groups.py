@@ -96,8 +96,6 @@ def best_clusters(
 ) -> tuple[Assign, Silhouettes]:
     """The clustering into 2 to `largest` with the highest mean over clusters of mean silhouettes; ties: more."""
     silhouettes, most = Silhouettes(points, seed, limit), min(largest, distinct(points), len(points) - 1)
-    if most < largest:
-        log.warning("%d points hold at most %d clusters, not %d", len(points), max(most, 1), largest)
     best: Assign = one_cluster
     highest = -np.inf
     for k in range(2, most + 1):
@@ -196,6 +194,4 @@ def spherical_kmeans(points: Points, k: int, seed: int) -> Groups:
         if shift < SHIFT:
             break
     nearest = (points @ centres.T).argmax(1)
-    if (found := len(np.unique(nearest))) < len(centres):
-        log.warning("%d of %d clusters came out empty and are left out", len(centres) - found, len(centres))
     return consecutive(nearest)

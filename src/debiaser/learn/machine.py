@@ -36,12 +36,9 @@ def environment(device: str, world_size: int = 1) -> dict[str, Any]:
 
 def processor() -> str:
     """What the processor is called, where the system tells."""
-    try:
-        facts = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    named = re.search(r"^model name\s*:\s*(.+)$", facts, re.MULTILINE)
-    return named[1].strip() if named else platform.machine()
+    facts = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.+)$", facts.read_text() if facts.is_file() else "", re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

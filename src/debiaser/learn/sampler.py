@@ -160,11 +160,8 @@ class ScoreSampler(Sampler[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass the rest of the one that was under way."""
         if state.get("draws") != self._fingerprint():
-            raise Misuse("the saved state is of other scores, another seed or num_samples; make the sampler as it was")
-        if state["position"] and state["world_size"] != self.world_size:
             raise Misuse(
-                f"the pass was begun by {state['world_size']} processes and cannot go on with {self.world_size}; "
-                "start as many, or begin the epoch anew with set_epoch"
+                "the saved state is of other scores, seed, num_samples or processes; make the sampler as it was"
             )
         self.epoch, self._skip = int(state["epoch"]), int(state["position"])
         self._pass, self._position = self.epoch, self._skip
@@ -172,7 +169,7 @@ class ScoreSampler(Sampler[int]):
     def _fingerprint(self) -> str:
         """A name for the draws, from the sums at a thousand places."""
         few = self._cumulative[:: max(1, len(self._cumulative) // 1000)]
-        words = f"{len(self._cumulative)} {self.seed} {self.num_samples}".encode()
+        words = f"{len(self._cumulative)} {self.seed} {self.num_samples} {self.world_size}".encode()
         return hashlib.blake2b(few.tobytes() + words, digest_size=8).hexdigest()
 
     @property
@@ -184,11 +181,6 @@ class ScoreSampler(Sampler[int]):
     def effective_sample_size(self) -> float:
         """1 / sum of squared probabilities: how many equally likely samples would be as even as this."""
         return effective_sample_size(self.probabilities)
-
-    def __repr__(self) -> str:
-        rows, rests = len(self.probabilities), self.effective_sample_size
-        of = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
-        return f"ScoreSampler({rows:,} rows, seed={self.seed}{of}, effective sample size {rests:,.1f})"
 
 
 def probabilities(scores: ArrayLike | Tensor, temperature: float = 1, clip: float | None = None) -> Shares:
