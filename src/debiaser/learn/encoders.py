@@ -64,7 +64,11 @@ def find_encoder(
         )
     if kind == "text":
         return _text_model(name, folder, device)
-    return _efficientnet(name, folder, device) if name == DEFAULTS[kind] else _image_model(name, folder, device)
+    if name != DEFAULTS[kind]:
+        return _image_model(name, folder, device)
+    tensors = load_file(folder / KEPT)
+    identity, scaling = _identity(name, tensors, "mean over space"), Scaling((127.0,) * 3, (128.0,) * 3)
+    return _image_encoder(name, 224, identity, EfficientNetLite0(tensors).to(device), scaling)
 
 
 def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
@@ -85,12 +89,6 @@ def read_json(path: Path) -> dict[str, Any]:
 # Images
 
 
-def _efficientnet(name: str, folder: Path, device: torch.device | str) -> Encoder:
-    tensors = load_file(folder / KEPT)
-    identity, scaling = _identity(name, tensors, "mean over space"), Scaling((127.0,) * 3, (128.0,) * 3)
-    return _image_encoder(name, 224, identity, EfficientNetLite0(tensors).to(device), scaling, lambda x: x)
-
-
 def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
     """Any image model of transformers; the mean over space or tokens, since a pooler may come without weights."""
     size, scaling = preprocessing(folder)
@@ -98,7 +96,7 @@ def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder
     module = getattr(loaded, "vision_model", loaded).eval().requires_grad_(False).to(device)
     identity = _identity(name, module.state_dict(), size, scaling)
     try:
-        return _image_encoder(name, size, identity, module, scaling, mean_of_maps)
+        return _image_encoder(name, size, identity, module, scaling)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
 
@@ -115,20 +113,17 @@ class Scaling:
         return images.float().sub_(mean).div_(std)
 
 
-def _image_encoder(
-    name: str,
-    size: int,
-    identity: str,
-    module: nn.Module,
-    scaling: Scaling,
-    pool: Callable[[Any], Tensor],
-) -> Encoder:
+def _image_encoder(name: str, size: int, identity: str, module: nn.Module, scaling: Scaling) -> Encoder:
     """The encoder of a frozen network; its width is found by one black image."""
     device = next(module.parameters()).device
     at_once = IMAGES.get(device.type, 64)
 
     def flow(module: nn.Module, images: Tensor) -> Tensor:
-        return pool(module(scaling(images)))
+        found = module(scaling(images))
+        if isinstance(found, Tensor):
+            return found
+        last: Tensor = found.last_hidden_state  # maps (b, width, h, w) or tokens (b, t, width)
+        return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
 
     def encode(images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
@@ -142,12 +137,6 @@ def _image_encoder(
 
     width = encode(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
     return Encoder(name, "image", size, width, identity, module, encode, flow=flow)
-
-
-def mean_of_maps(output: Any) -> Tensor:
-    """(b, width) from maps (b, width, h, w) or tokens (b, t, width)."""
-    last: Tensor = output.last_hidden_state
-    return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
 
 
 def preprocessing(folder: Path) -> tuple[int, Scaling]:
