@@ -54,7 +54,7 @@ def test_every_method_takes_dictionaries_and_other_precisions(name: str) -> None
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        (TensorDataset(X, Y + 1), "the label of row 2 is 3, but the model gives 3 logits"),
+        (TensorDataset(X, Y + 1), "the label of sample 2 is 3, but the model gives 3 logits"),
         ([(x, "cat") for x in X], "class numbers from 0 on, got .*'cat'"),
         (TensorDataset(X), "a pair"),
         ([{"pixel_values": x} for x in X], "no labels under"),

@@ -329,7 +329,7 @@ def test_what_is_no_model_is_told(library: Any, tmp_path: Path) -> None:
     (tmp_path / "pickled" / "config.json").write_text("{}")
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"")
     told = {
-        str(tmp_path / "text"): "cannot turn pictures of 224 px into features",
+        str(tmp_path / "text"): "cannot turn images of 224 px into features",
         str(tmp_path / "empty"): r"cannot load .*config.json",
         str(tmp_path / "pickled"): "cannot load .*safetensors",
         str(tmp_path / "absent"): "there is no folder",

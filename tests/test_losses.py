@@ -14,7 +14,7 @@ from debiaser.learn.losses import (
     IRM,
     CrossEntropy,
     GroupDRO,
-    RowAverage,
+    SampleAverage,
     cross_entropy,
     gce,
     relative_difficulty,
@@ -179,8 +179,8 @@ def test_irm_leaves_out_an_absent_environment():
 LABELS = torch.tensor([0, 0, 1, 1, 3, 3])  # class 2 has no rows at all
 
 
-def visited(*visits: tuple[list[int], list[float]], ema: float = 0.7) -> RowAverage:
-    average = RowAverage(LABELS, ema)
+def visited(*visits: tuple[list[int], list[float]], ema: float = 0.7) -> SampleAverage:
+    average = SampleAverage(LABELS, ema)
     for rows, values in visits:
         average.update(torch.tensor(rows), torch.tensor(values))
     return average
@@ -195,7 +195,7 @@ def test_a_value_of_zero_counts_as_a_visit() -> None:
 def test_many_visits_follow_the_definition(ema: float) -> None:
     torch.manual_seed(0)
     labels = torch.randint(0, 7, (50,))
-    average, kept = RowAverage(labels, ema), [0.0] * 50
+    average, kept = SampleAverage(labels, ema), [0.0] * 50
     seen = [0] * 50
     for _ in range(30):
         rows = torch.randperm(50)[:13]
@@ -228,6 +228,6 @@ def test_the_weight_is_the_biased_share() -> None:
 
 
 def test_no_gradient_is_kept() -> None:
-    average, value = RowAverage(LABELS), torch.tensor([2.0], requires_grad=True)
+    average, value = SampleAverage(LABELS), torch.tensor([2.0], requires_grad=True)
     average.update(torch.tensor([0]), value * 3)
     assert not average.average.requires_grad and not average.relative().requires_grad

@@ -50,7 +50,7 @@ def test_very_large_scores_and_small_floats() -> None:
         ([0, 0], "all scores are 0"),
         ([], "vector"),
         ([[1.0, 2.0]], "vector"),
-        (["much", "little"], "one number per row"),
+        (["much", "little"], "one number per sample"),
     ],
 )
 def test_scores_that_cannot_be_meant(scores: object, word: str) -> None:

@@ -126,11 +126,11 @@ def test_scores_are_in_dataset_order_whatever_the_batch() -> None:
     assert torch.allclose(whole, gradient_norms(model, DataLoader(data, batch_size=7)))
     weighted = WeightedRandomSampler([1.0] * 23, 23)
     for loses_rows in ({"shuffle": True}, {"drop_last": True}, {"sampler": weighted}, {"batch_size": None}):
-        with pytest.raises(Misuse, match=r"shuffles, .* or does not batch rows"):
+        with pytest.raises(Misuse, match=r"shuffles, .* or does not batch samples"):
             gradient_norms(model, DataLoader(data, **{"batch_size": 7, **loses_rows}))
     empty = torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)
     for nothing in (TensorDataset(*empty), Split.of(*empty), []):
-        with pytest.raises(Misuse, match="no rows"):
+        with pytest.raises(Misuse, match="no samples"):
             gradient_norms(model, nothing)
 
 
@@ -389,7 +389,7 @@ def test_labels_that_cannot_be_meant_and_the_model_after_an_error(parameters: st
     model[2].eval()
     F.cross_entropy(model(x), y).backward()
     gradients, state = [each.grad.clone() for each in model.parameters()], torch.get_rng_state()
-    for wrong, words in ((3, "row 7 is 3.*0 to 2"), (-100, "row 7 is -100")):
+    for wrong, words in ((3, "sample 7 is 3.*0 to 2"), (-100, "sample 7 is -100")):
         bad = y.clone()
         bad[7] = wrong
         with pytest.raises(Problem, match=words):
@@ -452,5 +452,5 @@ def test_what_cannot_be_meant(options: dict[str, Any], words: str) -> None:
 def test_inputs_that_are_no_numbers() -> None:
     x, y = some_rows()
     x[4] = math.nan
-    with pytest.raises(Problem, match=r"1 of 11 .* row 4"):
+    with pytest.raises(Problem, match=r"1 of 11 .* sample 4"):
         gradient_norms(nn.Linear(6, 3), TensorDataset(x, y))

@@ -106,7 +106,7 @@ def test_a_sample_is_named_by_its_number_in_the_stream(case: tuple, tmp_path: Pa
     model, x, y, _ = case
     x = x.clone()
     x[37] = float("nan")
-    with pytest.raises(Problem, match="the first in row 37"):
+    with pytest.raises(Problem, match="the first of sample 37"):
         score(model, Rows(x, y), tmp_path)
 
 

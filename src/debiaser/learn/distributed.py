@@ -64,7 +64,7 @@ class Processes:
             )
 
     def gather(self, rows: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-        """(n, ...) the rows of all processes, in the order of their numbers; `sizes`: how many each has, if known."""
+        """(n, ...) what all processes have, in the order of their numbers; `sizes`: how many each has, if known."""
         if self.size == 1:
             return rows
         with connected():
@@ -168,7 +168,7 @@ def joined(device: str) -> Iterator[Processes]:
 
 
 class _Gather(torch.autograd.Function):
-    """The rows of all processes; backward, our own rows' gradient times the number of processes.
+    """The samples of all processes; backward, our own ones' gradient times the number of processes.
 
     So the mean over processes of any parameter's gradient is the gradient of the whole batch, before and after it.
     """

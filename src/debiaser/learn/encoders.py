@@ -20,7 +20,9 @@ from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.nets import load_model, load_tokenizer, model_folder
 from debiaser.progress import task
 
-Stream = Callable[[Tensor], Iterable[tuple[Tensor, Any]]]  # rows to read; parts of them come out, each with its inputs
+Stream = Callable[
+    [Tensor], Iterable[tuple[Tensor, Any]]
+]  # samples to read; parts of them come out, each with its inputs
 DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
 TOKENS = 256  # of a text, at most
 ABSENT = -1  # where a text has no more tokens
@@ -98,7 +100,7 @@ def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder
     try:
         return _image_encoder(name, size, identity, module, scaling)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise Problem(f"{name} cannot turn pictures of {size} px into features; name an image model") from error
+        raise Problem(f"{name} cannot turn images of {size} px into features; name an image model") from error
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _image_encoder(name: str, size: int, identity: str, module: nn.Module, scali
 
     def encode(images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            raise Misuse(f"pictures must be uint8 (b, 3, s, s), got {images.dtype} {tuple(images.shape)}")
+            raise Misuse(f"images must be uint8 (b, 3, s, s), got {images.dtype} {tuple(images.shape)}")
         with torch.inference_mode():
             parts = [
                 part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(images, at_once)
@@ -205,7 +207,7 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
 
 
 def features(encoder: Encoder, identity: str, n: int, stream: Stream, folder: Path) -> Array:
-    """(n, width) float32, read-only, mapped from its file in the folder; `stream` is asked only for missing rows.
+    """(n, width) float32, read-only, mapped from its file in the folder; `stream` is asked only for missing samples.
 
     `identity` names the data: the same words must mean the same n inputs in the same order.
     """
@@ -219,7 +221,7 @@ def pixels(identity: str, n: int, stream: Stream, size: int, folder: Path) -> Ar
 
 
 def fill(cache: ArrayCache, stream: Stream, encode: Callable[[Any], Tensor]) -> Array:
-    """The whole array of a cache, made of what `encode` gives for the inputs of its missing rows."""
+    """The whole array of a cache, made of what `encode` gives for the inputs of its missing samples."""
     n = cache.shape[0]
 
     def compute(absent: Rows) -> Iterator[tuple[Rows, Array]]:

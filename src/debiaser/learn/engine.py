@@ -88,12 +88,12 @@ def fit(objective: Objective, stage: Stage, checkpoint: Checkpoint, until: int |
 
 
 def steps_in(rows: int, batch_size: int) -> int:
-    """Steps of an epoch; a last batch of one row joins the one before, since BatchNorm cannot train on one."""
+    """Steps of an epoch; a last batch of one sample joins the one before, since BatchNorm cannot train on one."""
     return max(1, math.ceil(rows / batch_size) - (rows % batch_size == 1))
 
 
 def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
-    """The rows of each step."""
+    """The samples of each step."""
     borders = [step * batch_size for step in range(1, steps_in(len(rows), batch_size))]
     return list(torch.tensor_split(rows, borders))
 
@@ -146,7 +146,7 @@ def step(
     augmenting: torch.Generator,
     shared: Sharing | None = None,
 ) -> float:
-    """One update on these rows; the loss before it. Where the batch is shared, inputs are read of our part only."""
+    """One update on these samples; the loss before it. Where the batch is shared, inputs are read of our part only."""
     mine, augmenting = shared.take(rows) if shared else (rows, augmenting)
     batch = stage.split.batch(mine)
     if stage.augment:

@@ -94,7 +94,7 @@ def check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0, 0])
         raise Problem(
-            f"the label of row {int(rows[first])} is {int(labels[first])}, but the model gives {classes} logits: "
+            f"the label of sample {int(rows[first])} is {int(labels[first])}, but the model gives {classes} logits: "
             f"labels must be class numbers from 0 to {classes - 1}"
         )
 
@@ -106,7 +106,7 @@ def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
     """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
     if batch_size < 1:
         raise Misuse(f"batch_size must be at least 1, got {batch_size}")
-    if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not row by row
+    if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not sample by sample
         data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
     if isinstance(data, Split):
         yield from data.batches(batch_size) if len(data) else ()
@@ -135,21 +135,21 @@ def pieces(batch: Batch, size: int) -> Iterator[Batch]:
 
 
 def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
-    """A loader that gives every row once, in order."""
+    """A loader that gives every sample once, in order."""
     if isinstance(getattr(data, "dataset", data), IterableDataset):
         raise Misuse(
-            "a stream has no numbered rows: score it with debiaser.learn.streams.score_stream(model, stream, folder)"
+            "a stream has no numbered samples: score it with debiaser.learn.streams.score_stream(model, stream, folder)"
         )
     if isinstance(data, DataLoader):
         plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
         if not plain or data.drop_last:
             raise Misuse(
-                "the DataLoader shuffles, samples, drops or does not batch rows, so scores would lose their rows: "
+                "the DataLoader shuffles, samples, drops or does not batch samples, so scores would lose them: "
                 "pass the dataset itself, or a DataLoader without shuffle, sampler, drop_last and batch_size=None"
             )
         return data
     if isinstance(data, tuple) and all(isinstance(each, Tensor) for each in data):
-        raise Misuse("a tuple of tensors is no dataset of rows; give torch.utils.data.TensorDataset(x, y)")
+        raise Misuse("a tuple of tensors is no dataset of samples; give torch.utils.data.TensorDataset(x, y)")
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return DataLoader(data, batch_size=batch_size)
     raise Misuse(f"expected a Dataset, a DataLoader or a Split, got {type(data).__name__}")

@@ -124,7 +124,7 @@ def gradient_norms(
     with forward.random_state_kept(forward.device_of(model)):  # a DataLoader draws a seed from the global generator
         parts = list(norms_of(model, forward.as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
     if not parts:
-        raise Misuse("the dataset has no rows; give it at least one")
+        raise Misuse("the dataset has no samples; give it at least one")
     return checked(torch.cat(parts), p)
 
 
@@ -161,13 +161,13 @@ def norms_of(
 
 
 def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
-    """The scores, if all are numbers; `first` is the number of their first row."""
+    """The scores, if all are numbers; `first` is the number of their first sample."""
     wrong = ~scores.isfinite()
     if bool(wrong.any()):
         raise Problem(
-            f"{int(wrong.sum()):,} of {len(scores):,} gradient norms are not finite, the first in row "
+            f"{int(wrong.sum()):,} of {len(scores):,} gradient norms are not finite, the first of sample "
             f"{first + int(wrong.nonzero()[0, 0])}: the input or the model's output there is not, or the norm with "
-            f"p={p:g} overflows; look at that row, or take a larger p"
+            f"p={p:g} overflows; look at that sample, or take a larger p"
         )
     return scores
 

@@ -1,4 +1,4 @@
-"""Groups of training rows: reduced features, clusters of them, silhouettes, and weights that make groups equal."""
+"""Groups of training samples: reduced features, clusters of them, silhouettes, and weights that make groups equal."""
 
 import importlib
 import logging
@@ -19,7 +19,7 @@ Points: TypeAlias = NDArray[np.float64]  # (n, d)
 Groups: TypeAlias = NDArray[np.int64]  # (n,)
 Assign: TypeAlias = Callable[[Points], Groups]
 
-FIT_ROWS = 20_000  # reducers and clusterers are fitted on at most so many rows, drawn once; the others are assigned
+FIT_ROWS = 20_000  # reducers and clusterers are fitted on at most so many samples, drawn once; the others are assigned
 SILHOUETTE_ROWS = 4_000  # of more points, the silhouettes of so many drawn once
 NEIGHBOURS = 10  # of UMAP, as in GEORGE's code
 ROUNDS = 300  # of k-means, at most
@@ -32,7 +32,7 @@ def consecutive(groups: NDArray[Any]) -> Groups:
 
 
 def in_order_of_rows(groups: NDArray[Any]) -> Groups:
-    """(n,) the same groups numbered by their first row: a clustering that only names them otherwise is the same."""
+    """(n,) the same groups numbered by their first sample: a clustering that only names them otherwise is the same."""
     _, first, own = np.unique(groups, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[own].astype(np.int64)
 
@@ -48,7 +48,7 @@ def within_classes(labels: Groups, cluster: Callable[[int, Groups], Groups]) -> 
 
 
 def balancing_weights(groups: Groups) -> NDArray[np.float64]:
-    """(n,) n / size of the row's group: drawn by these, every group is equally likely."""
+    """(n,) n / size of the sample's group: drawn by these, every group is equally likely."""
     weights: NDArray[np.float64] = len(groups) / np.bincount(groups)[groups]
     return weights
 
@@ -175,7 +175,7 @@ def predict_clusters(model: Any, points: Points) -> Groups:
 
 
 def spherical_kmeans(points: Points, k: int, seed: int) -> Groups:
-    """(n,) clusters by cosine: unit rows, centres that are unit means, random rows as first centres, one start.
+    """(n,) clusters by cosine: unit rows, centres that are unit means, random points as first centres, one start.
 
     Clusters that come out empty are left out; with fewer different points than k there are fewer clusters.
     """

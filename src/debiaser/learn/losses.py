@@ -93,7 +93,7 @@ class Objective(nn.Module):
 
 
 class Supervised(Objective):
-    """The mean over the batch of one loss per sample, weighted by row where weights (n,) are given."""
+    """The mean over the batch of one loss per sample, weighted by sample where weights (n,) are given."""
 
     weights: Tensor | None
 
@@ -122,7 +122,7 @@ def group_means(values: Tensor, groups: Tensor, count: int) -> tuple[Tensor, Ten
 class GroupDRO(Objective):
     """The weighted sum of group losses; a group's weight grows by exp(eta (loss + adjustment / sqrt(size))) a step.
 
-    `groups` (n,) holds the group of every row. A group absent from a batch has loss 0 there; one without any row has
+    `groups` (n,) holds the group of every sample. A group absent from a batch has loss 0 there; one without any has
     no weight. Weights are kept as logarithms.
     """
 
@@ -179,14 +179,14 @@ class IRM(Objective):
 
 # One moving average per training sample, and the weight that LfF and Disen make of two of them
 
-SMALLEST = 1e-8  # keeps the weight defined where both networks fit a row perfectly
+SMALLEST = 1e-8  # keeps the weight defined where both networks fit a sample perfectly
 
 
-class RowAverage(nn.Module):
-    """A moving average m (n,) of one number per training row, read relative to the largest of the row's class.
+class SampleAverage(nn.Module):
+    """A moving average m (n,) of one number per training sample, read relative to the largest of its class.
 
-    m <- a m + (1 - a seen) value with a = `ema`: the first value of a row is taken whole. The averages are buffers, so
-    that a checkpoint carries them. The rows of one update differ.
+    m <- a m + (1 - a seen) value with a = `ema`: the first value of a sample is taken whole. The averages are buffers,
+    so that a checkpoint carries them. The samples of one update differ.
     """
 
     labels: Tensor
@@ -202,20 +202,20 @@ class RowAverage(nn.Module):
 
     @torch.no_grad()
     def update(self, rows: Tensor, values: Tensor) -> None:
-        """Take one new value (b,) for each of these rows (b,)."""
+        """Take one new value (b,) for each of these samples (b,)."""
         kept = self.ema * self.seen[rows].to(self.average)
         self.average[rows] = kept * self.average[rows] + (1 - kept) * values.to(self.average)
         self.seen[rows] = True
 
     @torch.no_grad()
     def relative(self, rows: Tensor | slice = slice(None)) -> Tensor:
-        """(b,) averages of these rows (without: of all) over the largest in their class, the whole set considered."""
+        """(b,) averages of these samples (without: of all) over the largest in their class, of all samples."""
         largest = self.average.new_zeros(self.classes).scatter_reduce(0, self.labels, self.average, "amax")
         tiny = torch.finfo(largest.dtype).tiny  # a class that is fitted perfectly gives 0, not 0 / 0
         return self.average[rows] / largest.clamp_min(tiny)[self.labels[rows]]
 
 
-def relative_difficulty(biased: RowAverage, debiased: RowAverage, rows: Tensor | slice = slice(None)) -> Tensor:
-    """(b,) u_b / (u_b + u_d), near 1 where only the biased network fails: LfF's weight of these rows, or of all."""
+def relative_difficulty(biased: SampleAverage, debiased: SampleAverage, rows: Tensor | slice = slice(None)) -> Tensor:
+    """(b,) u_b / (u_b + u_d), near 1 where only the biased network fails: LfF's weight of these samples, or of all."""
     against, towards = biased.relative(rows), debiased.relative(rows)
     return against / (against + towards + SMALLEST)

@@ -130,8 +130,8 @@ class _NormDropoutPool(torch.autograd.Function):
         scale = weight * inverse
         torch.addcmul(bias.repeat(copies), centred, scale.repeat(copies), out=out)
         out.mul_(mask.view_as(out)).relu_()  # dropout before ReLU is the same, and what passed both is what is positive
-        pictures = out.view(b, h, w, c)[:, : h // 2 * 2, : w // 2 * 2]
-        rows = pictures[:, 0::2] + pictures[:, 1::2]
+        images = out.view(b, h, w, c)[:, : h // 2 * 2, : w // 2 * 2]
+        rows = images[:, 0::2] + images[:, 1::2]
         pooled = (rows[:, :, 0::2] + rows[:, :, 1::2]).mul_(0.25)
         ctx.save_for_backward(centred, out, scale, inverse)
         ctx.shape = x.shape
@@ -361,7 +361,7 @@ class SimConv2(SimConv):
 class FeatureHead(nn.Module):
     """A head for frozen features (b, width), 1280 as of EfficientNet-Lite0: standardised, then hidden units, dropout.
 
-    LayerNorm, because it needs no statistics of the data: no fold learns from another, a batch may have one row, and
+    LayerNorm, because it needs no statistics of the data: no fold learns from another, a batch may have one sample, and
     encoders of any scale train with the same recipe.
     """
 

@@ -96,7 +96,7 @@ class ScoreSampler(Sampler[int]):
             raise Misuse(f"num_samples must be a whole number of at least 1, got {self.num_samples!r}")
         if self.num_samples < self.world_size:
             raise Misuse(
-                f"{self.num_samples} rows a pass leave some of {self.world_size} processes with none; "
+                f"{self.num_samples} samples a pass leave some of {self.world_size} processes with none; "
                 "take a larger num_samples or fewer processes"
             )
         self._cumulative = np.cumsum(self.probabilities)
@@ -119,7 +119,7 @@ class ScoreSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         if self.num_samples % self.world_size:
             log.warning(
-                "%d rows do not divide among %d processes: some get one more; under DDP take a num_samples that does",
+                "%d samples do not divide among %d processes: some get one more; under DDP take another num_samples",
                 self.num_samples,
                 self.world_size,
             )
@@ -191,7 +191,7 @@ def probabilities(scores: ArrayLike | Tensor, temperature: float = 1, clip: floa
         try:
             values = np.array(scores, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise Misuse(f"scores must be a vector with one number per row: {error}; give numbers") from None
+            raise Misuse(f"scores must be a vector with one number per sample: {error}; give numbers") from None
     check_scores(values)
     if not 0 < temperature < float("inf"):
         raise Misuse(f"temperature must be above 0 (1 for the scores themselves), got {temperature:g}")
@@ -207,15 +207,17 @@ def probabilities(scores: ArrayLike | Tensor, temperature: float = 1, clip: floa
 def check_scores(values: Shares) -> None:
     """Refuse what cannot be a score per sample."""
     if values.ndim != 1 or not len(values):
-        raise Misuse(f"scores must be a vector with one number per row, got shape {values.shape}")
+        raise Misuse(f"scores must be a vector with one number per sample, got shape {values.shape}")
     for what, wrong in (("not finite (NaN or infinite)", ~np.isfinite(values)), ("negative", values < 0)):
         if wrong.any():
             raise Misuse(
-                f"{np.count_nonzero(wrong):,} of {len(values):,} scores are {what}, the first in row {wrong.argmax()}; "
-                "leave such rows out, or score with a model that has not diverged"
+                f"{np.count_nonzero(wrong):,} of {len(values):,} scores are {what}, the first of sample "
+                f"{wrong.argmax()}; leave such samples out, or score with a model that has not diverged"
             )
     if not values.max() > 0:
-        raise Misuse("all scores are 0: the model fits every row perfectly, so nothing can be preferred; train it less")
+        raise Misuse(
+            "all scores are 0: the model fits every sample perfectly, so nothing can be preferred; train it less"
+        )
 
 
 def cap(shares: Shares, clip: float) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from debiaser.data.split import Batch
 from debiaser.io import derive
 from debiaser.learn.forward import call, without_head
-from debiaser.learn.losses import Objective, RowAverage, cross_entropy, gce, relative_difficulty
+from debiaser.learn.losses import Objective, SampleAverage, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Method, Task, bounded
 
 
@@ -74,7 +74,7 @@ class Disentangling(Objective):
         super().__init__()
         self.model, self.bias_head, self.rule, self.swapping = model, bias_head, rule, False
         self.loss = gce(rule.alpha, rule.extra_q)
-        self.bias_losses, self.intrinsic_losses = RowAverage(labels, rule.ema), RowAverage(labels, rule.ema)
+        self.bias_losses, self.intrinsic_losses = SampleAverage(labels, rule.ema), SampleAverage(labels, rule.ema)
 
     def begin(self, epoch: int, epochs: int) -> None:
         self.swapping = epoch / epochs >= self.rule.swap_from

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from debiaser.data.split import Batch, Split
 from debiaser.learn.forward import Outputs, call, device_of, features_and_logits, last_layer
 from debiaser.learn.gradient_norms import grad_norm
-from debiaser.learn.losses import Objective, RowAverage, cross_entropy, gce, relative_difficulty
+from debiaser.learn.losses import Objective, SampleAverage, cross_entropy, gce, relative_difficulty
 from debiaser.methods.task import Method, Task, bounded, choice
 
 
@@ -46,7 +46,7 @@ class Failure(Objective):
     def __init__(self, biased: nn.Module, debiased: nn.Module, split: Split, rule: LfF) -> None:
         super().__init__()
         self.model, self.biased, self.rule, self.loss = debiased, biased, rule, gce(rule.alpha, rule.extra_q)
-        self.biased_scores, self.debiased_scores = RowAverage(split.y, rule.ema), RowAverage(split.y, rule.ema)
+        self.biased_scores, self.debiased_scores = SampleAverage(split.y, rule.ema), SampleAverage(split.y, rule.ema)
         self.heads: tuple[nn.Module | None, ...] = (None, None)  # a tuple, so that no layer is registered a second time
         if rule.score == "gradient":
             batch = next(split.batches(2)).to(device_of(biased))
