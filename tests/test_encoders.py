@@ -332,7 +332,7 @@ def test_what_is_no_model_is_told(library: Any, tmp_path: Path) -> None:
         str(tmp_path / "text"): "cannot turn images of 224 px into features",
         str(tmp_path / "empty"): r"cannot load .*config.json",
         str(tmp_path / "pickled"): "cannot load .*safetensors",
-        str(tmp_path / "absent"): "there is no folder",
+        str(tmp_path / "absent"): "is neither a folder nor",
         "no such name!": "neither a folder nor to be had",
         "debiaser-tests/no-such-model": "hub",  # unreachable or unknown: either is told
     }

@@ -219,14 +219,6 @@ def test_a_class_that_is_fitted_perfectly_gives_zero_and_no_nan() -> None:
     assert relative_difficulty(something, nothing, rows).tolist() == pytest.approx([1, 1])
 
 
-def test_the_weight_is_the_biased_share() -> None:
-    biased, debiased = visited(([0, 1], [4.0, 1.0])), visited(([0, 1], [1.0, 2.0]))
-    assert relative_difficulty(biased, debiased, torch.tensor([0, 1])).tolist() == pytest.approx(
-        [1 / (1 + 1 / 2), (1 / 4) / (1 / 4 + 1)]
-    )
-    assert len(relative_difficulty(biased, debiased)) == len(LABELS)
-
-
 def test_no_gradient_is_kept() -> None:
     average, value = SampleAverage(LABELS), torch.tensor([2.0], requires_grad=True)
     average.update(torch.tensor([0]), value * 3)

@@ -221,7 +221,7 @@ def test_pretrained_weights_come_from_a_folder_with_a_new_last_layer(transformer
         assert torch.equal(net.net.resnet.state_dict()[name], value)
     with pytest.raises(Problem, match=r"does not hold this network: \d+ tensors"):
         new_net("resnet50", 3, 2, weights=str(tmp_path / "source"))
-    with pytest.raises(Problem, match="there is no folder"):
+    with pytest.raises(Problem, match="is neither a folder nor"):
         new_net("bert", 2, 0, weights=str(tmp_path / "nothing"))
 
 

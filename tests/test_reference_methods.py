@@ -21,7 +21,7 @@ from debiaser.learn.losses import cross_entropy
 from debiaser.learn.recipe import Recipe
 from debiaser.methods import cnc
 from debiaser.methods.bpa import BPA, ClusterWeighted, class_clusters
-from debiaser.methods.cnc import CNC, Contrast, TaskSampler, contrastive, deal
+from debiaser.methods.cnc import CNC, Contrast, TaskSampler, contrastive
 from debiaser.methods.eiil import EIIL, infer
 from debiaser.methods.george import GEORGE, hard_pieces
 from debiaser.methods.task import stage_key
@@ -162,17 +162,6 @@ def test_an_epoch_has_n_rows_but_a_remainder(n):
     labels[:2] = slices[:2] = [0, 1]
     rows = TaskSampler(labels, slices, 64, 4).draw(0)
     assert 16 <= len(rows) <= max(16, n) and len(rows) > n - 16 and len(rows) % 16 == 0
-
-
-def test_deal():
-    stream = numpy_stream(0, "deal")
-    hands = deal(np.arange(10, 20), 7, 3, stream)
-    assert hands.shape == (7, 3) and all(len(set(hand)) == 3 for hand in hands.tolist())
-    assert len(set(hands[:3].ravel().tolist())) == 9, "no card comes back before the pack is used"
-    small = deal(np.array([5, 6]), 4, 5, stream)
-    assert small.shape == (4, 5) and set(small.ravel().tolist()) == {5, 6}
-    counts = np.bincount(deal(np.arange(7), 7000, 2, stream).ravel())
-    assert np.allclose(counts / counts.sum(), 1 / 7, atol=0.01), "every row equally often"
 
 
 def test_empty_pools_are_lent_rows_and_said(caplog):

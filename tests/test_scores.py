@@ -48,23 +48,10 @@ class Transformer(nn.Module):
         return Bunch(self.classifier(self.layer(self.embed(x)).mean(1)))
 
 
-class Residual(nn.Module):
-    """A skip connection and a head that is called inside a wrapper, declared before the body."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(12, 4)
-        self.one, self.two = nn.Linear(12, 12), nn.Linear(12, 12)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x + torch.tanh(self.two(F.gelu(self.one(x)))))
-
-
 NETWORKS = {
     "simconv1": (lambda: SimConv1(10), (3, 28, 28), 10),
     "mlp": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 3)), (12,), 3),
     "bare linear": (lambda: nn.Linear(7, 6), (7,), 6),
-    "residual": (Residual, (12,), 4),
     "transformer": (Transformer, (5, 8), 5),
     "1x1 convolution": (
         lambda: nn.Sequential(

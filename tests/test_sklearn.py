@@ -91,22 +91,21 @@ def test_a_network_of_ones_own(data: tuple[np.ndarray, np.ndarray]) -> None:
     assert DebiasedClassifier(method=LfF(), epochs=1).fit(x, y).weights_ is None
 
 
-def test_a_module_that_is_none(data: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(Misuse, match="module cannot be 'mlp'"):
-        DebiasedClassifier(module="mlp").fit(*data)
-
-
-def test_too_few_logits(data: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(Misuse, match="gives 2 logits, but y has 3 classes"):
-        DebiasedClassifier(nn.Linear(8, 2)).fit(*data)
-
-
 def test_the_example() -> None:
     found = example("scikit_learn").main()
     assert found["debiased"] > found["plain"]
     assert found["weight of conflicting rows"] > 3 * found["weight of other rows"]
 
 
-def test_a_batch_of_one(data: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(Misuse, match=r"a batch_size of 1 leaves .* at least 2$"):
-        DebiasedClassifier(batch_size=1).fit(*data)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"module": "mlp"}, "module cannot be 'mlp'"),
+        ({"module": nn.Linear(8, 2)}, "gives 2 logits, but y has 3 classes"),
+        ({"batch_size": 1}, r"a batch_size of 1 leaves .* at least 2$"),
+        ({"hidden": 0}, "hidden must be at least 1"),
+    ],
+)
+def test_what_cannot_be_meant(options: dict[str, Any], words: str, data: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(Misuse, match=words):
+        DebiasedClassifier(**options).fit(*data)

@@ -1,10 +1,5 @@
-"""Scores of streams against scores of the same rows in memory, also after a kill."""
+"""Scores of streams against scores of the same samples in memory, also after a break."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,37 +142,3 @@ def test_other_models_options_and_empty_streams_are_refused(case: tuple, tmp_pat
         score(model, [], tmp_path / "empty")
     with pytest.raises(Misuse, match="at least 1"):
         score(model, Rows(x, y), tmp_path / "none", part_rows=0)
-
-
-SLOW = """
-import sys, time, torch
-from torch import nn
-from debiaser.learn.streams import score_stream
-
-def rows():
-    for row in range(60):
-        time.sleep(0.05 if sys.argv[2] == "slow" else 0)
-        yield torch.full((4,), float(row)), row % 3
-
-torch.manual_seed(0)
-print(score_stream(nn.Linear(4, 3), rows(), sys.argv[1], batch_size=4, part_rows=8))
-"""
-
-
-def test_a_process_that_is_killed_loses_at_most_a_part(tmp_path: Path) -> None:
-    folder = tmp_path / "scores"
-    words = [sys.executable, "-c", SLOW, str(folder)]
-    first = subprocess.Popen([*words, "slow"], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while first.poll() is None and not (folder / "part-00001.parquet").exists():
-        time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    kept = (folder / "part-00001.parquet").stat().st_mtime_ns
-    done = subprocess.run([*words, "fast"], capture_output=True, text=True)
-    assert done.stdout.strip() == "60", done.stderr
-    assert (folder / "part-00001.parquet").stat().st_mtime_ns == kept
-    torch.manual_seed(0)
-    x, y = torch.arange(60.0)[:, None].expand(-1, 4), torch.arange(60) % 3
-    truth = gradient_norms(nn.Linear(4, 3), TensorDataset(x, y))
-    assert torch.allclose(read_scores(folder), truth, rtol=1e-5)
-    assert not [path for path in folder.iterdir() if path.suffix == ".part"]

@@ -193,13 +193,11 @@ FORMULAS = (
 def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
     """The trainable parameters that are meant, by name: "all", a parameter's or layer's name, a pattern, a function."""
     trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    if not isinstance(parameters, str) and not callable(parameters):
-        raise Misuse(f"parameters cannot be {parameters!r}; give a text, or a function of a parameter's name")
 
     def is_meant(name: str) -> bool:
-        if not isinstance(parameters, str):
+        if callable(parameters):
             return parameters(name)
-        return parameters == "all" or name.startswith(f"{parameters}.") or fnmatchcase(name, parameters)
+        return parameters == "all" or name.startswith(f"{parameters}.") or fnmatchcase(name, str(parameters))
 
     chosen = {name: each for name, each in trainable.items() if is_meant(name)}
     if not chosen:

@@ -247,8 +247,6 @@ def model_folder(name: str) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise Problem(f"there is no folder {name}; name a folder with config.json and model.safetensors, or a hub name")
     transformers()
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
