@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
-from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import NETS, SimConv1
+from debiaser.learn.recipe import environment, keep_freed_memory
 from debiaser.paper import experiment
 from debiaser.paper.spec import new_spec
 from debiaser.paper.speed import Times, Way, interleaved, ratio, stock_simconv1

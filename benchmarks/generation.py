@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from debiaser.data.benchmarks import DATASETS, bar, gallery
 from debiaser.data.split import Split
-from debiaser.learn.machine import keep_freed_memory
+from debiaser.learn.recipe import keep_freed_memory
 from debiaser.paper.speed import Items, in_fresh_process, jpegs, opened, spread
 
 SIZE, BATCH, WORKERS = 224, 32, 2

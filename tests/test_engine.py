@@ -153,7 +153,7 @@ def test_only_one_loop() -> None:
 FAULTS = """
 import resource, sys
 import torch
-from debiaser.learn.machine import keep_freed_memory
+from debiaser.learn.recipe import keep_freed_memory
 if "keep" in sys.argv:
     keep_freed_memory()
 def faults():

@@ -1,10 +1,6 @@
 """Cached features: right, computed once, resumed after a kill, rebuilt after damage, the same file for pixels."""
 
-import signal
 import stat
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,40 +91,6 @@ def test_an_interrupted_computation_goes_on_with_the_rows_that_are_missing(tmp_p
         found = features(encoder(), "data", N, rest, tmp_path)
     assert rest.rows == list(range(900, N))
     assert heard[0] == ("features", 900, N, 0, "steps") and sum(told[3] for told in heard) == N - 900
-    np.testing.assert_array_equal(found, WANTED)
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_features import N, encoder, inputs
-from debiaser.learn.encoders import features
-import torch
-
-def slow(rows):
-    for part in torch.split(rows, 50):
-        time.sleep(0.05)
-        yield part, inputs(part)
-
-features(encoder(), "data", N, slow, Path(sys.argv[1]))
-"""
-
-
-def test_a_killed_process_leaves_rows_that_the_next_one_takes_over(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)])
-    until = time.monotonic() + 200  # a busy machine takes its time to import torch
-    while (
-        not any(any(path.read_bytes()) for path in tmp_path.glob("*.rows"))
-        and child.poll() is None
-        and time.monotonic() < until
-    ):
-        time.sleep(0.05)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    rest = Source()
-    found = features(encoder(), "data", N, rest, tmp_path)
-    assert 0 < len(rest.rows) < N, "the process was not killed in the middle"
     np.testing.assert_array_equal(found, WANTED)
 
 

@@ -37,7 +37,7 @@ from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
-from debiaser.learn.machine import environment
+from debiaser.learn.recipe import environment
 
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias

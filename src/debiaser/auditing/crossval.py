@@ -38,8 +38,7 @@ from debiaser.learn.engine import steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.losses import Supervised, gce
-from debiaser.learn.machine import keep_freed_memory
-from debiaser.learn.recipe import Recipe
+from debiaser.learn.recipe import Recipe, keep_freed_memory
 from debiaser.learn.sampler import ScoreSampler, effective_sample_size
 from debiaser.methods.task import Task
 from debiaser.progress import Advance, current, listening, task

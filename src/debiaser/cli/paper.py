@@ -253,7 +253,7 @@ def theory(
     debug: options.Debug = False,
 ) -> None:
     """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
-    from debiaser.learn.machine import environment
+    from debiaser.learn.recipe import environment
     from debiaser.paper.theory.evidence import gather
     from debiaser.paper.theory.figures import write_figures
     from debiaser.paper.theory.statements import statements

@@ -25,8 +25,8 @@ from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.engine import Row
 from debiaser.learn.forward import predict
-from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import new_net, normalised
+from debiaser.learn.recipe import environment, keep_freed_memory
 from debiaser.learn.sampler import effective_sample_size
 from debiaser.methods import METHODS, find_method
 from debiaser.methods.task import Journal, Method, Task

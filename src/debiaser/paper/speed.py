@@ -33,9 +33,8 @@ from debiaser.learn.engine import Stage, new_optimizer, split_rows, step
 from debiaser.learn.forward import evaluating
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import Supervised
-from debiaser.learn.machine import environment, keep_freed_memory
 from debiaser.learn.nets import SimConv1, new_net
-from debiaser.learn.recipe import Recipe
+from debiaser.learn.recipe import Recipe, environment, keep_freed_memory
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Task
