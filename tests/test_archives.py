@@ -122,7 +122,7 @@ def test_damage_inside_an_archive_is_noticed(tmp_path: Path) -> None:
     place = content.find(b"PK\x01\x02") + 24
     content[place : place + 4] = (10).to_bytes(4, "little")  # a bomb: it says that its file has 10 bytes
     (tmp_path / "set.zip").write_bytes(content)
-    with pytest.raises(FormatError, match="'zeros', which cannot be read: it is cut off or damaged"):
+    with pytest.raises(FormatError, match=r"'zeros', which cannot be read \(Bad CRC-32"):
         open_bundle(tmp_path / "set.zip", tmp_path).read("zeros")
     path = write_zip({"a": b"abcdefgh" * 50}, tmp_path / "other.zip", packed=False)
     path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcdefgX", 1))

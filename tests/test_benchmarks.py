@@ -53,21 +53,19 @@ def test_digits_have_their_sizes_and_form(benchmark_digits: Benchmark) -> None:
     assert batch.rows.tolist() == [5, 3, 5] and torch.equal(batch.x[0], batch.x[2])
     assert batch.x.min() >= 0 and 0.5 < batch.x.max() <= 1
     assert b.classes == tuple("0123456789") and b.attributes == ("colour",)
+    brightest = pixels(b.train).flatten(2).amax(2)  # grey reaches 255 in every digit, so the largest is the colour
+    assert (brightest - torch.from_numpy(PALETTE)[b.truth["train"].bias[:, 0]].float()).abs().median() < 0.02
+    for rho in (0, 1, -0.1, 1.5, float("nan")):
+        with pytest.raises(Misuse, match="rho"):
+            digits.load(None, rho, 0)
 
 
 @pytest.mark.parametrize("rho", [0.01, 0.05, 0.3, 0.9])
-def test_share_of_conflicting_rows(rho: float) -> None:
+def test_share_of_conflicting_samples(rho: float) -> None:
     b = digits.load(None, rho, 3)
-    kind = b.truth["train"].conflicting(b.train.y)
-    assert binomtest(int(kind.sum()), len(kind), rho).pvalue > 0.001
-    test = b.truth["test"].conflicting(b.test.y)
-    assert binomtest(int(test.sum()), len(test), 0.9).pvalue > 0.001
-
-
-def test_colours_are_those_of_the_bias(benchmark_digits: Benchmark) -> None:
-    x, bias = pixels(benchmark_digits.train), benchmark_digits.truth["train"].bias[:, 0]
-    brightest = x.flatten(2).amax(2)  # grey reaches 255 in every digit, so the largest value is the colour
-    assert (brightest - torch.from_numpy(PALETTE)[bias].float()).abs().median() < 0.02
+    for part, share in (("train", rho), ("test", 0.9)):
+        kind = b.truth[part].conflicting(getattr(b, part).y)
+        assert binomtest(int(kind.sum()), len(kind), share).pvalue > 0.001
 
 
 def test_same_seed_same_bytes_and_another_seed_others() -> None:
@@ -97,12 +95,6 @@ def test_kinds_and_draws_by_hand() -> None:
     assert (draw_bias(target, 0.0, 10, rng) == target).all()
     others = draw_bias(np.zeros(90_000, dtype=np.int64), 1.0, 10, rng)
     assert np.abs(np.bincount(others, minlength=10)[1:] / 10_000 - 1).max() < 0.05
-
-
-@pytest.mark.parametrize("rho", [0, 1, -0.1, 1.5, float("nan")])
-def test_rho_outside_is_refused(rho: float) -> None:
-    with pytest.raises(Misuse, match="rho"):
-        digits.load(None, rho, 0)
 
 
 def test_splits_hand_out_batches_without_bias_labels() -> None:
@@ -192,31 +184,21 @@ def test_what_a_picture_shows_is_what_its_attributes_say(small_sets: Path) -> No
             assert (tile[:, :, 0, 0] - painted).abs().max() < 1e-3
 
 
-def test_attributes_are_independent_and_of_their_share(small_sets: Path) -> None:
-    b = mnist.load_mbmnist(small_sets, 0.2, 1)
-    against = b.truth["train"].bias != b.truth["train"].target[:, None]
-    assert against.shape == (360, 7)
-    for each in against.T:
-        assert binomtest(int(each.sum()), 360, 0.2).pvalue > 1e-4
-    assert np.abs(np.corrcoef(against.T.float().numpy()) - np.eye(7)).max() < 0.25
-    test = b.truth["test"].bias != b.truth["test"].target[:, None]
-    assert binomtest(int(test.sum()), test.numel(), 0.9).pvalue > 1e-4
-
-
-def test_seeds_and_rows(small_sets: Path) -> None:
-    one, two, other, rare = (
-        mnist.load_mbmnist(small_sets, rho, seed) for rho, seed in ((0.2, 0), (0.2, 0), (0.2, 1), (0.1, 0))
+def test_attributes_seeds_and_rows(small_sets: Path) -> None:
+    one, two, other, rare, noisy = (
+        mnist.load_mbmnist(small_sets, rho, seed, noise)
+        for rho, seed, noise in ((0.2, 1, 0), (0.2, 1, 0), (0.2, 2, 0), (0.1, 1, 0), (0.2, 1, 0.3))
     )
+    against = one.truth["train"].bias != one.truth["train"].target[:, None]
+    assert all(binomtest(int(each.sum()), 360, 0.2).pvalue > 1e-4 for each in against.T)
+    assert np.abs(np.corrcoef(against.T.float().numpy()) - np.eye(7)).max() < 0.25, "independent of each other"
+    test = one.truth["test"].bias != one.truth["test"].target[:, None]
+    assert binomtest(int(test.sum()), test.numel(), 0.9).pvalue > 1e-4
     rows = torch.tensor([7, 3, 7, 359])
-
-    def x(b: Benchmark, part: str = "train") -> torch.Tensor:
-        return getattr(b, part).batch(rows[:3]).x
-
-    assert torch.equal(x(one), x(two)) and not torch.equal(x(one), x(other))
-    assert torch.equal(x(one, "test"), x(other, "test")) and torch.equal(x(one, "test"), x(rare, "test"))
-    whole = one.train.batch(torch.arange(360)).x
-    assert torch.equal(one.train.batch(rows).x, whole[rows])
-    noisy = mnist.load_mbmnist(small_sets, 0.2, 0, noise=0.3)
+    x, again, others = (each.train.batch(rows).x for each in (one, two, other))
+    assert torch.equal(x, again) and not torch.equal(x, others) and torch.equal(pixels(one.train)[rows], x)
+    tests = [pixels(each.test) for each in (one, other, rare)]
+    assert torch.equal(tests[0], tests[1]) and torch.equal(tests[0], tests[2]), "one test set for all seeds and rho"
     assert binomtest(int((noisy.train.y != one.train.y).sum()), 360, 0.3).pvalue > 1e-4
 
 
@@ -234,19 +216,6 @@ def test_tiles_can_change_places(small_sets: Path) -> None:
     assert SETS["emnist_letters"].status(small_sets).unknown == "x_train, y_train, x_test, y_test"
     with pytest.raises(Misuse, match="unknown positions 'odd'; known: fixed, random"):
         mnist.load_mbmnist(small_sets, 0.2, 0, positions="odd")
-
-
-@pytest.mark.parametrize("name", ["fashion_mnist.npz", "kmnist/t10k-labels-idx1-ubyte.gz"])
-def test_a_missing_or_cut_file_is_named(name: str, small_sets: Path) -> None:
-    path = small_sets / name
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(Problem, match=f"{path.name} .*damaged") as told:
-        mnist.load_mbmnist(small_sets, 0.2, 0)
-    assert "\n" not in str(told.value)
-    path.unlink()
-    with pytest.raises(Problem, match=f"cannot fetch {path.name.split('.')[0] if 'npz' in name else 'kmnist'}"):
-        mnist.load_mbmnist(small_sets, 0.2, 0)
 
 
 def test_a_run_tells_every_attribute(small_sets: Path, tmp_path: Path) -> None:

@@ -30,13 +30,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
         self.site.seen.append((name, self.headers.get("Range")))
-        content = self.site.files.get(name)
-        if content is None:
-            self.send_error(404)
-        elif self.site.behaviour is None:
-            serve(self, content)
-        else:
-            self.site.behaviour(self, content)
+        behave = (self.site.behaviour or serve) if name in self.site.files else answers(404)
+        behave(self, self.site.files.get(name, b""))
 
     def start(self, status: int = 200, **headers: object) -> None:
         self.send_response(status)

@@ -8,6 +8,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def brief(error: BaseException) -> str:
+    """What an error says, on one short line."""
+    return " ".join(str(error).split())[:100] or type(error).__name__
+
+
 class Problem(Exception):
     """One line that says what happened, why, and what to do; a command ends with `exit_code`."""
 

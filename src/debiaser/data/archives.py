@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from debiaser.errors import brief
 from debiaser.io import UNREADABLE, replacing
 
 BAD = (*UNREADABLE, tarfile.TarError, struct.error)  # what is raised of an archive that is damaged
@@ -64,8 +65,7 @@ class Bundle:
         try:
             content = _content(entry) if entry.size <= LARGEST else b""
         except BAD as error:
-            why = getattr(error, "strerror", None) or "it is cut off or damaged"
-            raise FormatError(self.path, f"holds {name!r}, which cannot be read: {why}") from error
+            raise FormatError(self.path, f"holds {name!r}, which cannot be read ({brief(error)})") from error
         if len(content) != entry.size:
             raise FormatError(self.path, f"holds {name!r}, which is cut off, damaged or too large")
         return content
@@ -131,8 +131,8 @@ def open_archive(path: Path, kept: Path, limit: int = LARGEST_UNPACKED) -> dict[
             return dict(_zip_entries(path))
         return dict(_tar_entries(_plain_tar(path, kept, limit) if start == b"\x1f\x8b" else path, path))
     except BAD as error:
-        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise FormatError(path, f"is not a readable tar or zip archive, or is cut off or damaged{why}") from error
+        why = f"is not a readable tar or zip archive, or is cut off or damaged ({brief(error)})"
+        raise FormatError(path, why) from error
 
 
 def read_members(archive: Path, wanted: Sequence[str], kept: Path, limit: int) -> dict[str, bytes]:
@@ -168,8 +168,6 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         mode = stat.S_IFMT(member.external_attr >> 16)
         name = _checked_name(path, member.filename, mode in (0, stat.S_IFREG, stat.S_IFDIR))
         if name and not member.is_dir():
-            if member.flag_bits & 1:
-                raise FormatError(path, f"is encrypted: {name!r} needs a password")
             yield name, Entry(path, member.file_size, member.CRC, member=member.filename)
 
 

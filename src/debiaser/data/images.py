@@ -22,6 +22,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from debiaser.errors import brief
+
 # --- Bytes of a stranger's image to 8-bit RGB: any mode, any orientation flag, bounded in size, or a reason
 
 simplejpeg: Any
@@ -36,6 +38,7 @@ LIMIT = 89_478_485  # pixels: where Pillow begins to warn of a decompression bom
 BOMB = f"claims to hold more than {LIMIT:,} pixels (a decompression bomb)"
 GREY = 127  # behind transparency and beside letterboxed images: neither black nor white drawings vanish in it
 ORIENTATION = 0x0112
+TURNS = {flag: Image.Transpose(number) for flag, number in enumerate((0, 3, 1, 5, 4, 6, 2), 2)}  # as Pillow's own do
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # none that starts another program
 BROKEN = Exception  # Pillow raises whatever its parsers and the libraries behind them do: some twenty kinds
 
@@ -69,7 +72,7 @@ def decode(content: bytes, side: int = 0) -> Decoded:
         except MemoryError as error:
             raise DecodeError("needs more memory than there is") from error
         except BROKEN as error:
-            raise DecodeError(f"is cut off or damaged ({_line(error)})") from error
+            raise DecodeError(f"is cut off or damaged ({brief(error)})") from error
 
 
 def open_header(content: bytes) -> Image.Image:
@@ -83,7 +86,7 @@ def open_header(content: bytes) -> Image.Image:
     except UnidentifiedImageError as error:
         raise DecodeError("is not a picture of a known format") from error
     except BROKEN as error:
-        raise DecodeError(f"is cut off or damaged ({_line(error)})") from error
+        raise DecodeError(f"is cut off or damaged ({brief(error)})") from error
     if math.prod(image.size) > LIMIT:
         raise DecodeError(BOMB)
     return image
@@ -127,16 +130,7 @@ def _orientation(content: bytes) -> int:
 
 def upright(pixels: Pixels, flag: int) -> Pixels:
     """The pixels turned and mirrored as an EXIF orientation flag says."""
-    turned = {
-        2: lambda p: p[:, ::-1],
-        3: lambda p: p[::-1, ::-1],
-        4: lambda p: p[::-1],
-        5: lambda p: p.swapaxes(0, 1),
-        6: lambda p: p[::-1].swapaxes(0, 1),
-        7: lambda p: p[::-1, ::-1].swapaxes(0, 1),
-        8: lambda p: p[:, ::-1].swapaxes(0, 1),
-    }
-    return np.ascontiguousarray(turned[flag](pixels)) if flag in turned else pixels
+    return np.array(Image.fromarray(pixels).transpose(TURNS[flag])) if flag in TURNS else pixels
 
 
 def _as_rgb(image: Image.Image) -> Decoded:
@@ -164,11 +158,6 @@ def window(values: npt.NDArray[Any]) -> Pixels:
     spread = (np.where(finite, values, low).astype(np.float64) - low) * (255 / (high - low))
     levels: Pixels = spread.round().clip(0, 255).astype(np.uint8)
     return levels
-
-
-def _line(error: BaseException) -> str:
-    """What an error says, on one short line."""
-    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
 PIECE = 16  # images a thread takes at a time

@@ -20,7 +20,7 @@ from debiaser.data.archives import FormatError, read_members
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Package, Web
 from debiaser.data.sources import Published, Status, roots
-from debiaser.errors import Problem, known
+from debiaser.errors import Problem, brief, known
 from debiaser.io import UNREADABLE, write_arrays
 
 Bytes = npt.NDArray[np.uint8]
@@ -161,7 +161,9 @@ def read_sprites(folder: Path, shape: Shape) -> dict[str, Bytes]:
         y_train, y_test = (np.array(json.loads((folder / name).read_bytes()), np.uint8) for name in SPRITES[-2:])
         small = [each.reshape(-1, height, width, channels).transpose(0, 3, 1, 2) for each in sprites]
     except UNREADABLE as error:
-        raise FormatError(folder / "*_batch*.png", f"or their labels are cut off or damaged ({error})") from error
+        raise FormatError(
+            folder / "*_batch*.png", f"or their labels are cut off or damaged ({brief(error)})"
+        ) from error
     train, test = np.concatenate(small[:-1]), np.ascontiguousarray(small[-1])
     return dict(zip(KEYS, (train, y_train, test, y_test), strict=True))
 

@@ -12,7 +12,7 @@ from debiaser.data.benchmarks.gallery import Gallery
 from debiaser.data.bias import Integers, Part, build_benchmark
 from debiaser.data.sources import IMAGES, FolderSet, compare
 from debiaser.data.split import Benchmark
-from debiaser.errors import Misuse, known
+from debiaser.errors import Misuse, brief, known
 
 PARTS = ("train", "valid", "test")  # 0, 1 and 2 in the partition file
 ATTRIBUTES, PARTITION, FOLDER = "list_attr_celeba", "list_eval_partition", "img_align_celeba"
@@ -38,7 +38,7 @@ def read_table(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
     try:
         table = pd.read_csv(io.BytesIO(content), **form)
     except ValueError as error:  # pandas' own and Unicode's among them
-        raise FormatError(source, f"is not a list of numbers ({' '.join(str(error).split())})") from error
+        raise FormatError(source, f"is not a list of numbers ({brief(error)})") from error
     if "header" in form:
         table = table.set_index(0)
     right = table.apply(pd.to_numeric, errors="coerce").isin(allowed).all(axis=1)

@@ -19,7 +19,7 @@ from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
 from debiaser.data.sources import FolderSet, compare
 from debiaser.data.split import Benchmark
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Misuse, Problem, brief
 
 FILE = "all_data_with_identities.csv"
 PARTS = {"train": "train", "valid": "val", "test": "test"}  # ours, and the file's own words
@@ -54,7 +54,7 @@ def read_columns(bundle: Bundle, name: str, columns: list[str]) -> Any:
     try:
         return pd.read_csv(io.BytesIO(bundle.read(name)), usecols=columns, **form)
     except ValueError as error:  # pandas' own and Unicode's among them
-        raise FormatError(bundle.path / name, f"cannot be read: {' '.join(str(error).split())}") from error
+        raise FormatError(bundle.path / name, f"cannot be read: {brief(error)}") from error
 
 
 def index(bundle: Bundle, counts: Mapping[str, int]) -> Comments:
