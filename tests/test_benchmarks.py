@@ -239,7 +239,7 @@ def test_a_complete_kmnist_is_known_by_its_beginning(monkeypatch: pytest.MonkeyP
     assert len(raw.load("kmnist", own).y_train) == known and SETS["kmnist"].status(own).unknown == ""
     np.savez(own / "kmnist.npz", **arrays)
     assert len(raw.load("kmnist", own).y_train) == 100, "the set itself goes before what stands in for it"
-    assert "x_train beyond row 60" in SETS["kmnist"].status(own).unknown
+    assert "x_train beyond sample 60" in SETS["kmnist"].status(own).unknown
     spoilt = {**arrays, "x_train": 255 - x}
     np.savez(own / "kmnist.npz", **spoilt)
     with pytest.raises(Problem, match="other content in x_train"):

@@ -116,7 +116,7 @@ def test_data_that_ends_early_is_told_and_what_came_is_kept(tmp_path: Path) -> N
     def short(rows: Tensor) -> Any:
         return list(Source()(rows))[:3]
 
-    with pytest.raises(Problem, match="ended after 300 of 1,300 rows"):
+    with pytest.raises(Problem, match="ended after 300 of 1,300 samples"):
         features(encoder(), "data", N, short, tmp_path)
     rest = Source()
     features(encoder(), "data", N, rest, tmp_path)
@@ -124,7 +124,7 @@ def test_data_that_ends_early_is_told_and_what_came_is_kept(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="no rows"):
+    with pytest.raises(Misuse, match="no samples"):
         features(encoder(), "data", 0, Source(), tmp_path)
     with pytest.raises(Misuse, match=r"pixels must be uint8 \(100, 3, 5, 5\) for 100 rows, got uint8 \(100, 3, 4, 4\)"):
         pixels("data", N, Source(), 5, tmp_path)

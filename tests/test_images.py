@@ -105,10 +105,10 @@ BROKEN = {
     "bomb": (TINY[:12] + HEADER + struct.pack(">I", zlib.crc32(HEADER)) + TINY[33:], "bomb"),
     "a bomb below Pillow's own error": (saved(Image.new("1", (10_000, 9_000)), "PNG"), "bomb"),
     "empty": (b"", "empty"),
-    "text": (b"hello", "not a picture"),
+    "text": (b"hello", "not an image"),
     "half a jpeg": (saved(smooth(200, 200), "JPEG")[:1500], "cut off or damaged"),
     "half a png": (saved(smooth(200, 200), "PNG")[:600], "cut off or damaged"),
-    "a jpeg's first bytes": (b"\xff\xd8\xff\xe0", "not a picture|damaged"),
+    "a jpeg's first bytes": (b"\xff\xd8\xff\xe0", "not an image|damaged"),
 }
 
 

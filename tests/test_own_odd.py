@@ -54,7 +54,7 @@ def test_pixels_of_a_picture_that_changed_are_not_kept_for_the_one_it_was(folder
 def test_postscript_is_no_picture_and_starts_no_program() -> None:
     stream = io.BytesIO()
     Image.new("RGB", (30, 30)).save(stream, "EPS")
-    with pytest.raises(DecodeError, match="not a picture of a known format"):
+    with pytest.raises(DecodeError, match="not an image of a known format"):
         decode(stream.getvalue())
 
 

@@ -95,7 +95,7 @@ def test_bar_says_what_is_wrong(tmp_path: Path) -> None:
     folder = write_folder(layouts.bar(), tmp_path / "bar")
     bar.index(open_bundle(folder, tmp_path), counts)
     (folder / "train" / "racing_7.jpg").unlink()
-    with pytest.raises(FormatError, match="bar holds 11 rows of train/racing where 12 are expected"):
+    with pytest.raises(FormatError, match="bar holds 11 samples of train/racing where 12 are expected"):
         bar.index(open_bundle(folder, tmp_path), counts)
     path = folder / "test" / "diving_13.jpg"
     path.write_bytes(path.read_bytes()[:-40])
@@ -173,7 +173,7 @@ def test_bffhq_from_every_form(write: Callable[..., Path], tmp_path: Path) -> No
 
 def test_bffhq_bad_input(tmp_path: Path) -> None:
     folder = write_folder(layouts.bffhq(), tmp_path / "bffhq")
-    with pytest.raises(Problem, match="holds 24 rows of train where 19,200 are expected"):
+    with pytest.raises(Problem, match="holds 24 samples of train where 19,200 are expected"):
         bffhq.load(tmp_path, 0.005, 0)
     with pytest.raises(Misuse, match="unknown target of bffhq 'age'; known: first, second"):
         bffhq.load(tmp_path, 0.005, 0, partial=True, target="age")
@@ -188,7 +188,7 @@ def test_bffhq_bad_input(tmp_path: Path) -> None:
             bffhq.load(tmp_path, 0.005, 0, partial=True)
         (folder / new).rename(folder / old)
     shutil.rmtree(folder / "test")
-    with pytest.raises(Problem, match="has no pictures in test/"):
+    with pytest.raises(Problem, match="has no images in test/"):
         bffhq.load(tmp_path, 0.005, 0, partial=True)
 
 
@@ -248,10 +248,10 @@ ATTRIBUTES, PARTITION = "list_attr_celeba.txt", "list_eval_partition.txt"
         (ATTRIBUTES, "000002.jpg  1", "000002.jpg  1 1", "is not a list of numbers"),
         (ATTRIBUTES, "000002.jpg  1", "000002.jpg  x", "something else than -1, 1 for 000002.jpg"),
         (PARTITION, "000007.jpg 1", "000007.jpg 3", "something else than 0, 1, 2 for 000007.jpg"),
-        (PARTITION, "000007.jpg 1\n", "", "lists other pictures in list_eval"),
-        (PARTITION, "", "", "holds 6 rows of train where 162,770 are expected"),
+        (PARTITION, "000007.jpg 1\n", "", "lists other images in list_eval"),
+        (PARTITION, "", "", "holds 6 samples of train where 162,770 are expected"),
         (PARTITION, " 2\n", " 1\n", "celeba holds no rows of test"),
-        ("img_align_celeba/000004.jpg", None, None, r"lacks the picture img_align_celeba/000004\.jpg"),
+        ("img_align_celeba/000004.jpg", None, None, r"lacks the image img_align_celeba/000004\.jpg"),
         (PARTITION, None, None, r"lacks list_eval_partition.txt \(or .csv\)"),
     ],
 )
@@ -363,7 +363,7 @@ def test_texts_are_those_of_the_csv_module(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\r\n")
     b = comments(tmp_path)
     assert b.test.read.comments.texts == expected and b.test.y.sum() == 50
-    with pytest.raises(Problem, match="holds 0 rows of train where 269,038 are expected"):
+    with pytest.raises(Problem, match="holds 0 samples of train where 269,038 are expected"):
         civilcomments.load(tmp_path, None, 0)
     path.unlink()
     with pytest.raises(Problem, match=r"lacks all_data_with_identities.csv; civilcomments is to be had from"):
@@ -394,7 +394,7 @@ def fetchable(site: Site, *names: str) -> FolderSet:
 
 def test_fetching_keeps_only_what_is_right(site: Site, tmp_path: Path) -> None:
     root = tmp_path / "data"
-    with pytest.raises(Problem, match=r"holds 11 rows of train/climbing.*cut off.*alinlab/BAR and put its train/"):
+    with pytest.raises(Problem, match=r"holds 11 samples of train/climbing.*cut off.*alinlab/BAR and put its train/"):
         fetchable(site, "short.tar.gz", "cut.zip").fetch(root)
     assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
     path = fetchable(site, "short.tar.gz", "cut.zip", "master.zip").fetch(root)
@@ -431,7 +431,7 @@ def test_commands(command, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.last_json["splits"]["test"]["per_class"] == [3] * 6
     refused = command("data", "check", "bar", env=cache)
-    assert refused.returncode == 1 and "holds 12 rows of train/climbing where 326" in refused.stderr
+    assert refused.returncode == 1 and "holds 12 samples of train/climbing where 326" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     show = command("data", "show", "bar", "--option", "partial=true", "--out", "b.png", env=cache)
     assert show.returncode == 0 and Image.open(tmp_path / "b.png").size[0] > 100

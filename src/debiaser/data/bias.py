@@ -66,7 +66,7 @@ def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def bytes_reader(images: NDArray[np.uint8], places: Integers | None = None) -> Callable[[Tensor], Tensor]:
-    """A reader of uint8 images (n, ...) as floats in [0, 1]; with `places`, row r is the image at places[r]."""
+    """A reader of uint8 images (n, ...) as floats in [0, 1]; with `places`, sample i is the image at places[i]."""
     kept, where = torch.from_numpy(images), None if places is None else torch.from_numpy(places)
 
     def read(rows: Tensor) -> Tensor:

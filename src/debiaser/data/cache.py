@@ -75,7 +75,7 @@ class ArrayCache:
         `compute` is asked for the rows that are absent, if any, and gives them in parts: row numbers and values.
         """
         if self.shape[0] < 1:
-            raise Misuse(f"there are no rows to compute {self.what} of; give at least one")
+            raise Misuse(f"there are no samples to compute {self.what} of; give at least one")
         with locked(self.path.with_name(f".{self.path.stem}.lock")):
             try:
                 if not self._files.sums[-1]:
@@ -95,7 +95,7 @@ class ArrayCache:
             self._write(rows, values)
         done = np.count_nonzero(files.sums[:n])
         if done < n:
-            raise Problem(f"the data ended after {done:,} of {n:,} rows; it changed, so run the same command again")
+            raise Problem(f"the data ended after {done:,} of {n:,} samples; it changed, so run the same command again")
         os.fsync(files.values_stream.fileno())
         self._note(np.array([n]), np.ones(1, np.uint32))
 

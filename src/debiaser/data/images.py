@@ -84,7 +84,7 @@ def open_header(content: bytes) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(BOMB) from error
     except UnidentifiedImageError as error:
-        raise DecodeError("is not a picture of a known format") from error
+        raise DecodeError("is not an image of a known format") from error
     except BROKEN as error:
         raise DecodeError(f"is cut off or damaged ({brief(error)})") from error
     if math.prod(image.size) > LIMIT:
@@ -167,7 +167,7 @@ AHEAD = 2  # batches decoded before they are asked for
 
 @dataclass(frozen=True)
 class Files:
-    """Images that are files, by row; only ordinary ones are opened (a pipe would never end).
+    """Images that are files, by number; only ordinary ones are opened (a pipe would never end).
 
     `stamp` changes when the content does, and costs little; both it and `read` raise DecodeError where there is none.
     """
@@ -223,7 +223,7 @@ class Embedded:
         except OSError as error:
             raise _explained(error) from error
         if content is None:
-            raise DecodeError("has no picture in this row")
+            raise DecodeError("has no image in this row")
         return content
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Embedded":
@@ -235,7 +235,7 @@ Contents = Files | Embedded
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images by row; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
+    """Images by number; `sides` (n, 2) are width and height, `failed` tells which could not be read later, and why.
 
     Where `digests` (n, 16) of the contents are known, an image that is another one by now counts as failed too.
     """
@@ -274,11 +274,11 @@ class Images:
     def stream(
         self, rows: Tensor, size: int, batch: int, workers: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of row numbers (b,) and images (b, 3, size, size) in the given order, decoded ahead in threads.
+        """Pairs of sample numbers (b,) and images (b, 3, size, size) in the given order, decoded ahead in threads.
 
-        At most `AHEAD` batches are held beside the one handed out, however many rows there are.
+        At most `AHEAD` batches are held beside the one handed out, however many samples there are.
         """
-        pool = ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8), "pictures")
+        pool = ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8), "images")
         waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]] = deque()
 
         def finished(part: Tensor, images: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:

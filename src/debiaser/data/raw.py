@@ -199,7 +199,7 @@ class RawSet(Published):
             return None
         form, path, _ = here
         free = [key for key, part in form.parts.items() if not part.digest]
-        begun = [f"{key} beyond row {part.rows:,}" for key, part in form.parts.items() if part.rows]
+        begun = [f"{key} beyond sample {part.rows:,}" for key, part in form.parts.items() if part.rows]
         return Status(path, ", ".join([*free, *begun]))
 
     def by_hand(self, folder: Path) -> str:
@@ -341,7 +341,7 @@ EVERY = (
         substitutes=(
             RawSet(
                 name="kmnist_partial",
-                title="Kuzushiji-MNIST, the first 7,011 of 60,000 training pictures",
+                title="Kuzushiji-MNIST, the first 7,011 of 60,000 training images",
                 parts=parts_of(KMNIST_DIGESTS, ((KMNIST_KNOWN, 28, 28), (KMNIST_KNOWN,), *MNIST_SHAPES[2:])),
             ),
         ),

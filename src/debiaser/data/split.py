@@ -1,4 +1,4 @@
-"""Batches, splits and benchmarks: whole batches travel, row numbers with them, bias labels never."""
+"""Batches, splits and benchmarks: whole batches travel, sample numbers with them, bias labels never."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs `x` (b, ...), labels `y` (b,) and the row numbers (b,) they have in their split."""
+    """Inputs `x` (b, ...), labels `y` (b,) and the numbers (b,) of the samples in their split."""
 
     x: Tensor
     y: Tensor
@@ -37,7 +37,7 @@ def each_tensor(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Split:
-    """Labels (n,) and a reader that turns row numbers (b,) into inputs (b, ...): whole batches, not rows."""
+    """Labels (n,) and a reader that turns sample numbers (b,) into inputs (b, ...): whole batches."""
 
     y: Tensor
     read: Callable[[Tensor], Tensor] = field(repr=False)
@@ -47,16 +47,16 @@ class Split:
         return len(self.y)
 
     def batch(self, rows: Tensor) -> Batch:
-        """The batch of these rows, in this order."""
+        """The batch of these samples, in this order."""
         return Batch(self.read(rows), self.y[rows], rows)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All rows in their own order."""
+        """All samples in their own order."""
         for rows in torch.split(torch.arange(len(self)), size):
             yield self.batch(rows)
 
     def subset(self, rows: Tensor) -> "Split":
-        """The split of these rows, numbered anew from 0."""
+        """The split of these samples, numbered anew from 0."""
         read = self.read
         return replace(self, y=self.y[rows], read=lambda chosen: read(rows[chosen]))
 
@@ -78,13 +78,13 @@ class Truth:
     overlapping: bool = False
 
     def flipped(self, y: Tensor) -> Tensor:
-        """(n,) bool: rows whose label is not their true target (label noise)."""
+        """(n,) bool: samples whose label is not their true target (label noise)."""
         return y != self.target
 
     def conflicting(self, y: Tensor) -> Tensor:
         """(n,) int8: 1 where a bias attribute goes against the target, 0 where all follow it, -1 where unknown.
 
-        A row whose label was flipped counts as flipped, not as conflicting. Traits agree with no target: unknown.
+        A sample whose label was flipped counts as flipped, not as conflicting. Traits agree with no target: unknown.
         """
         if self.overlapping:
             return torch.full_like(self.target, -1, dtype=torch.int8)

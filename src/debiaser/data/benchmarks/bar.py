@@ -73,7 +73,7 @@ def load(
         read = Gallery(bundle, [names[row] for row in chosen], (size, size))
         parts[part] = Part(y[chosen], np.full((len(chosen), 1), -1), read)
     parts["test"] = Part(test_y, np.full((len(test_y), 1), ELSEWHERE), Gallery(bundle, test_names, (size, size)))
-    notes = ("which training pictures go against the shortcut is not known; every test picture does",)
+    notes = ("which training images go against the shortcut is not known; every test image does",)
     return build_benchmark("bar", parts, CLASSES, ("place",), noise, data_seed, notes)
 
 

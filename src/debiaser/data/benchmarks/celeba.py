@@ -52,7 +52,7 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Any, Integers, lis
     """The table of attributes, the split of each image (n,) and where it lies, checked against each other."""
     table, partition = read_table(bundle, ATTRIBUTES, (-1, 1)), read_table(bundle, PARTITION, (0, 1, 2))
     if list(partition.index) != list(table.index):
-        raise FormatError(bundle.path, f"lists other pictures in {PARTITION} than in {ATTRIBUTES}")
+        raise FormatError(bundle.path, f"lists other images in {PARTITION} than in {ATTRIBUTES}")
     there = {
         name.rpartition("/")[2]: name
         for name in bundle.entries
@@ -61,7 +61,7 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Any, Integers, lis
     missing = [name for name in table.index if name not in there]
     if missing:
         more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
-        raise FormatError(bundle.path, f"lacks the picture {FOLDER}/{missing[0]}{more}")
+        raise FormatError(bundle.path, f"lacks the image {FOLDER}/{missing[0]}{more}")
     split = partition.iloc[:, 0].to_numpy(np.int64)
     compare(bundle.path, counts, dict(zip(PARTS, np.bincount(split, minlength=3).tolist(), strict=True)))
     return table, split, [there[name] for name in table.index]

@@ -73,7 +73,7 @@ def corrupted(
     images, _, rows = photographs
     # All that decides the bytes; the raw set is checked before.
     decisive = f"{VERSION}/{severity}/{seed}/{raw.SETS['cifar10'].parts}", rows.tobytes().hex(), bias.tobytes().hex()
-    cache = ArrayCache(user_cache("ccifar"), (len(bias), *images.shape[1:]), np.uint8, "pictures", *decisive)
+    cache = ArrayCache(user_cache("ccifar"), (len(bias), *images.shape[1:]), np.uint8, "images", *decisive)
 
     def compute(absent: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
         absent = absent[np.argsort(bias[absent], kind="stable")]  # few corruptions at a time

@@ -81,7 +81,7 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> Comments:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A reader for a split: row numbers (b,) to `input_ids` and `attention_mask`, as long as the longest of them."""
+    """A reader for a split: sample numbers (b,) to `input_ids` and `attention_mask`, as long as the longest of them."""
 
     comments: Comments = field(repr=False)
     rows: npt.NDArray[np.int64] = field(repr=False)

@@ -29,7 +29,7 @@ PIECE = 4  # images a thread takes at a time
 @cache
 def threads_of(process: int) -> ThreadPoolExecutor:
     """The threads that decode, started once: for every batch anew takes a quarter of its time. A fork has none yet."""
-    return ThreadPoolExecutor(THREADS, f"pictures of {process}")
+    return ThreadPoolExecutor(THREADS, f"images of {process}")
 
 
 def channels_first(values: npt.NDArray[Any]) -> Tensor:
@@ -39,7 +39,7 @@ def channels_first(values: npt.NDArray[Any]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """A reader for a split: row numbers (b,) to images (b, 3, h, w) in [0, 1].
+    """A reader for a split: sample numbers (b,) to images (b, 3, h, w) in [0, 1].
 
     `shape`: "squash" is the whole image in this height and width, "crop" the largest square in its middle.
     """

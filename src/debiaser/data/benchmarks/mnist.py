@@ -145,9 +145,7 @@ def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
     notes = ["no generator was published: the construction is ours (D14)"]
     kana = len(sources["kana"].y_train)
     if kana < COMPLETE:
-        notes.append(
-            f"KMNIST is not complete here: its tiles are drawn from {kana:,} of {COMPLETE:,} training pictures"
-        )
+        notes.append(f"KMNIST is not complete here: its tiles are drawn from {kana:,} of {COMPLETE:,} training images")
     if (sources["letter"].y_train == len(CLASSES)).any():
         notes.append("EMNIST letters are the original files; their content could not be checked, no digest is known")
     return tuple(notes)
