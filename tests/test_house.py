@@ -80,10 +80,10 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 256,
+    "(top)": 258,
     "auditing": 3110,
     "cli": 1010,
-    "data": 4040,
+    "data": 3400,
     "integrations": 308,
     "learn": 2320,
     "methods": 800,
