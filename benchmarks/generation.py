@@ -14,17 +14,20 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from debiaser.data.benchmarks import DATASETS, bar, gallery
 from debiaser.data.split import Split
 from debiaser.learn.recipe import keep_freed_memory
-from debiaser.paper.speed import Items, in_fresh_process, jpegs, opened, spread
+from debiaser.paper.speed import Items, as_tensor, in_fresh_process, spread
 
 SIZE, BATCH, WORKERS = 224, 32, 2
 RHO = {"mbmnist": 0.1, "ccifar": 0.01}
@@ -54,6 +57,25 @@ def starts(name: str, data: Path) -> dict[str, Any]:
             seconds = {"wall": time.perf_counter() - began, "processor": told["processor"]}
             found |= {"pictures": told["pictures"], f"{which}, seconds": seconds}
     return found
+
+
+@contextmanager
+def jpegs(count: int, side: int) -> Iterator[list[str]]:
+    """Paths of so many square JPEGs of smooth shapes with some noise, for as long as it is open."""
+    with tempfile.TemporaryDirectory(prefix="debiaser-bench-") as folder:
+        rng, paths = np.random.default_rng(0), [str(Path(folder) / f"{number}.jpg") for number in range(count)]
+        noise = rng.normal(0, 6, (side, side, 3)).astype(np.float32)
+        for path in paths:
+            shapes = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side, side))
+            noisy = np.asarray(shapes, np.float32) + np.roll(noise, int(rng.integers(side)), axis=1)
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+        yield paths
+
+
+def opened(paths: Sequence[str], size: int, row: int) -> torch.Tensor:
+    """An image file opened, resized and made a float tensor."""
+    with Image.open(paths[row]) as image:
+        return as_tensor(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
 
 
 def normalised(x: torch.Tensor) -> torch.Tensor:

@@ -35,8 +35,7 @@ def test_memory_is_that_of_a_fresh_process() -> None:
 def test_what_computes_the_same_gives_the_same() -> None:
     assert difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.2])) == pytest.approx(0.1)
     assert difference(None, torch.ones(2)) is None and difference(torch.arange(3), torch.arange(3)) is None
-    with CLAIMS["scoring"].prepared(True) as ways:
-        results = {name: way.run() for name, way in ways.items()}
+    results = {name: way.run() for name, way in CLAIMS["scoring"].ways(True).items()}
     apart = {name: difference(results["ours"], other) for name, other in results.items()}
     assert {"one backward per sample", "vmap of grad"} <= set(apart)
     assert all(each is None or each < 1e-3 for each in apart.values()), apart

@@ -41,18 +41,12 @@ class Bars(Reporter):
 
 
 def new_bars() -> "Progress":
-    """Bars on standard error that also say when a long piece of work is expected to end."""
+    """Bars on standard error, with elapsed time and time left."""
     from rich import progress as rich
     from rich.console import Console
-    from rich.text import Text
-
-    class End(rich.ProgressColumn):
-        def render(self, task: rich.Task) -> Text:
-            left = task.time_remaining
-            return Text(until(task.elapsed or 0.0, left) if left else "")
 
     columns = (rich.TextColumn("{task.description:<28}"), rich.BarColumn(), rich.TaskProgressColumn())
-    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn(), End())
+    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
     return rich.Progress(*columns, *times, console=Console(stderr=True))
 
 

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from debiaser.data.augment import PAPER
 from debiaser.data.benchmarks import digits
-from debiaser.data.images import Files, Images
 from debiaser.data.split import Split
 from debiaser.errors import known
 from debiaser.io import python, surroundings
@@ -34,7 +32,7 @@ from debiaser.learn.forward import evaluating
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import Supervised
 from debiaser.learn.nets import SimConv1, new_net
-from debiaser.learn.recipe import Recipe, environment, keep_freed_memory
+from debiaser.learn.recipe import Recipe, environment
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.pgd import PGD
 from debiaser.methods.task import Task
@@ -125,19 +123,6 @@ def as_bytes(split: Split) -> np.ndarray:
     return (x * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
 
 
-@contextmanager
-def jpegs(count: int, side: int) -> Iterator[list[str]]:
-    """Paths of so many square JPEGs of smooth shapes with some noise, for as long as it is open."""
-    with TemporaryDirectory(prefix="debiaser-bench-") as folder:
-        rng, paths = np.random.default_rng(0), [str(Path(folder) / f"{number}.jpg") for number in range(count)]
-        noise = rng.normal(0, 6, (side, side, 3)).astype(np.float32)
-        for path in paths:
-            shapes = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side, side))
-            noisy = np.asarray(shapes, np.float32) + np.roll(noise, int(rng.integers(side)), axis=1)
-            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
-        yield paths
-
-
 # What people write instead: a Dataset that treats one picture at a time with Pillow, stock layers, a plain loop.
 
 assert PAPER.crop is not None
@@ -173,12 +158,6 @@ def augmented(pixels: np.ndarray, labels: np.ndarray, row: int) -> tuple[Tensor,
     return as_tensor(augment(Image.fromarray(pixels[row]), rng)), int(labels[row])
 
 
-def opened(paths: Sequence[str], size: int, row: int) -> Tensor:
-    """An image file opened, resized and made a float tensor."""
-    with Image.open(paths[row]) as image:
-        return as_tensor(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
-
-
 def as_tensor(image: Image.Image) -> Tensor:
     """(3, h, w) floats in [0, 1]."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
@@ -211,13 +190,13 @@ def augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 # The ways to do each thing, ours and others: functions that, given the size, prepare and hand out what is timed.
 
 Ways = dict[str, Way]
-BATCH, SIZE, PICTURES, WORKERS = 128, 224, 32, 2
+BATCH, WORKERS = 128, 2
 
 
-def training(quick: bool) -> Iterator[Ways]:
+def training(quick: bool) -> Ways:
     """Training steps with augmentation: ours, the same of stock layers, and a DataLoader that augments with Pillow."""
     steps, split = (2 if quick else 60), coloured_digits(4 * BATCH if quick else 128 * BATCH)
-    yield {
+    return {
         "ours": Way(our_steps(SimConv1(), split, steps)),
         "the same loop, stock layers": Way(our_steps(stock_simconv1(), split, steps)),
         "DataLoader and Pillow": Way(usual_steps(split, steps, 0 if quick else WORKERS)),
@@ -254,7 +233,7 @@ def usual_steps(split: Split, steps: int, workers: int) -> Callable[[], None]:
     return run
 
 
-def whole(quick: bool) -> Iterator[Ways]:
+def whole(quick: bool) -> Ways:
     """PGD from start to end, and two vanilla trainings, each as long as one of its stages."""
     split = coloured_digits(2 * BATCH if quick else 20 * BATCH)
     recipe = Recipe(epochs=1 if quick else 10, batch_size=BATCH, lr=0.02)
@@ -264,10 +243,10 @@ def whole(quick: bool) -> Iterator[Ways]:
             method.fit(Task(split, lambda seed: new_net("simconv1", 10, seed), recipe, augment=PAPER))
 
     single = Vanilla(length=1 / recipe.single_stage)
-    yield {"ours": Way(partial(run, PGD())), "two vanilla trainings": Way(partial(run, single, single))}
+    return {"ours": Way(partial(run, PGD())), "two vanilla trainings": Way(partial(run, single, single))}
 
 
-def scoring(quick: bool) -> Iterator[Ways]:
+def scoring(quick: bool) -> Ways:
     """Per-sample gradient norms in the last layer of SimConv-1."""
     rows = 64 if quick else 4096
     split, few = coloured_digits(rows), 8 if quick else 128
@@ -295,7 +274,7 @@ def scoring(quick: bool) -> Iterator[Ways]:
         "one backward per sample": Way(each, rows / few),
         "vmap of grad": Way(partial(by_vmap, model, x[: few * 4], y[: few * 4]), rows / min(rows, few * 4)),
     }
-    yield ways | by_opacus(model, x, y)
+    return ways | by_opacus(model, x, y)
 
 
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -340,7 +319,7 @@ def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
     return {"opacus, last layer": Way(run)}
 
 
-def sampling(quick: bool) -> Iterator[Ways]:
+def sampling(quick: bool) -> Ways:
     """An epoch of rows drawn by score."""
     rows, scanned = (500, 5) if quick else (54_000, 200)
     rng = np.random.default_rng(0)
@@ -351,14 +330,14 @@ def sampling(quick: bool) -> Iterator[Ways]:
         for _ in range(scanned):
             rng.choice(rows, p=sampler.probabilities)
 
-    yield {
+    return {
         "ours": Way(partial(sampler.draw, 0)),
         "a scan per draw": Way(scan, rows / scanned),
         "torch.multinomial": Way(lambda: torch.multinomial(shares, rows, replacement=True)),
     }
 
 
-def augmenting(quick: bool) -> Iterator[Ways]:
+def augmenting(quick: bool) -> Ways:
     """A batch of 28-pixel pictures augmented as in the paper."""
     rows = 16 if quick else 8 * BATCH
     split = coloured_digits(rows)
@@ -383,22 +362,7 @@ def augmenting(quick: bool) -> Iterator[Ways]:
             kornia.ColorJitter(0.0, 0.0, PAPER.saturation, PAPER.hue, p=1.0),
         )
         ways["kornia"] = Way(partial(in_batches, layers))
-    yield ways
-
-
-def decoding(quick: bool, side: int = SIZE) -> Iterator[Ways]:
-    """JPEG files as batches of 224-pixel floats."""
-    with jpegs(4 if quick else 400 * SIZE // side, side) as paths:
-        workers, rows = (0 if quick else WORKERS), torch.arange(len(paths))
-        pictures = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int32))
-        files = Items(len(paths), partial(opened, paths, SIZE))
-        loader = DataLoader(files, PICTURES, num_workers=workers, persistent_workers=not quick)
-        keep_freed_memory()  # as the commands that train do
-
-        def ours() -> int:
-            return sum(len(batch.float().div_(255)) for _, batch in pictures.stream(rows, SIZE, PICTURES, WORKERS))
-
-        yield {"ours": Way(ours), "DataLoader and Pillow": Way(lambda: sum(len(batch) for batch in loader))}
+    return ways
 
 
 # The claims, and what measuring them gives: one plain dictionary per claim, for JSON and for the page.
@@ -412,13 +376,9 @@ class Claim:
     """
 
     title: str
-    ways: Callable[[bool], Iterator[Ways]]
+    ways: Callable[[bool], Ways]
     rounds: int = 7
     at_most: float | None = None
-
-    def prepared(self, quick: bool) -> AbstractContextManager[Ways]:
-        """Its ways, for as long as it is open."""
-        return contextmanager(self.ways)(quick)
 
 
 CLAIMS: dict[str, Claim] = {
@@ -427,8 +387,6 @@ CLAIMS: dict[str, Claim] = {
     "scoring": Claim("Per-sample gradient norms", scoring),
     "sampling": Claim("An epoch of rows drawn by score", sampling),
     "augmenting": Claim("Augmentation of 28-pixel pictures", augmenting),
-    "decoding": Claim("JPEG files of 224 pixels as batches", decoding),
-    "decoding-large": Claim("JPEG files of 1024 pixels as batches of 224", partial(decoding, side=1024), 5),
 }
 
 
@@ -445,7 +403,8 @@ def judged(name: str, quick: bool) -> dict[str, Any]:
     """The ratios of one claim, seconds, and peak memory of each way."""
     claim = CLAIMS[name]
     rounds = 2 if quick else claim.rounds
-    with claim.prepared(quick) as ways, task(name, rounds) as advance:
+    ways = claim.ways(quick)
+    with task(name, rounds) as advance:
         results = {way: each.run() for way, each in ways.items()}  # also warms up
         times = interleaved(ways, rounds, advance)
     others = [way for way in results if way != "ours"]
@@ -468,8 +427,5 @@ def judged(name: str, quick: bool) -> dict[str, Any]:
 
 def run_once(name: str, way: str, *words: str) -> str:
     """Peak memory in MB, as text, after running one way of a claim in this process."""
-    with CLAIMS[name].prepared("quick" in words) as ways:
-        one: Way = ways[way]
-        ways.clear()
-        one.run()
-        return str(peak_mb())
+    CLAIMS[name].ways("quick" in words)[way].run()
+    return str(peak_mb())
