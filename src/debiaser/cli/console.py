@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from debiaser.progress import listening
@@ -38,16 +38,6 @@ class Bars(Reporter):
         if done == total:
             del self.open[what]
             self.progress.refresh()
-
-
-def new_bars() -> "Progress":
-    """Bars on standard error, with elapsed time and time left."""
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (rich.TextColumn("{task.description:<28}"), rich.BarColumn(), rich.TaskProgressColumn())
-    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
-    return rich.Progress(*columns, *times, console=Console(stderr=True))
 
 
 class Lines(Reporter):
@@ -86,11 +76,18 @@ def amount(number: int, unit: str) -> str:
 @contextmanager
 def reporting(quiet: bool) -> Iterator[Reporter]:
     """Within, progress is shown in the way that fits where standard error goes."""
-    bars = not quiet and is_terminal(sys.stderr)
-    with new_bars() if bars else nullcontext() as progress:
-        reporter = Bars(progress) if progress else Reporter() if quiet else Lines()
+    if quiet or not is_terminal(sys.stderr):
+        reporter = Reporter() if quiet else Lines()
         with listening(reporter):
             yield reporter
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (rich.TextColumn("{task.description:<28}"), rich.BarColumn(), rich.TaskProgressColumn())
+    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
+    with rich.Progress(*columns, *times, console=Console(stderr=True)) as progress, listening(bars := Bars(progress)):
+        yield bars
 
 
 def label(run: str, what: str) -> str:

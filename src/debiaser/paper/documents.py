@@ -54,10 +54,12 @@ def collect(runs: Path, results: Path) -> None:
 
 def table(results: Path, what: str) -> str:
     """The table for a mark: `dataset [usual] [name=value]`, a file, `own`, `regret`, `theory`, `speed`, `studies`."""
-    if what == "theory":
-        return theory_table(results)
-    if what == "speed":
-        return speed_table(results.parent / "benchmarks" / "results" / "speed.json")
+    files = {"theory": results / "theory.json", "speed": results.parent / "benchmarks" / "results" / "speed.json"}
+    if what in files:
+        found: Any = json.loads(files[what].read_text()) if files[what].exists() else {"quick": True}
+        if found.get("quick"):  # tiny inputs are no measurement
+            return NOT_RUN
+        return (markdown(found) if what == "speed" else theory_table(found["statements"])) + "\n"
     dataset, *filters = what.split()
     if dataset in {"own", "regret"}:
         own = {path.stem: json.loads(path.read_text()) for path in sorted((results / "own").glob("*.json"))}
@@ -142,20 +144,10 @@ CANDIDATES = {
 }
 
 
-def theory_table(results: Path) -> str:
+def theory_table(statements: Iterable[Mapping[str, str]]) -> str:
     """A row per statement of the paper's theory, from what `debiaser theory --json` printed."""
-    path = results / "theory.json"
-    if not path.exists():
-        return NOT_RUN
-    found = json.loads(path.read_text())["statements"]
-    rows = [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in found]
-    return markdown_table(("Statement", "Verdict", "Found"), rows, numbers=False) + "\n"
-
-
-def speed_table(path: Path) -> str:
-    """What `debiaser bench` wrote; a quick one is no measurement."""
-    found = json.loads(path.read_text()) if path.exists() else {"quick": True}
-    return NOT_RUN if found["quick"] else markdown(found) + "\n"
+    rows = [(f"*{each['name']}*: {each['claim']}", f"**{each['verdict']}**", each["found"]) for each in statements]
+    return markdown_table(("Statement", "Verdict", "Found"), rows, numbers=False)
 
 
 def renew(text: str, results: Path) -> str:

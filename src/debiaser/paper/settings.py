@@ -3,7 +3,7 @@
 Recipes say only what differs from the defaults of `Recipe`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,8 @@ class Setting:
 
     def fields(self, method: str, rho: float | None) -> dict[str, Any]:
         """What differs from the method's defaults here, for this rho."""
-        return {**self.methods.get(method, {}), **(BY_RHO[method](rho) if method in BY_RHO and rho else {})}
-
-
-# Rules that need rho. JTT: the paper upweights the error set by 1 / rho in all experiments (D20).
-BY_RHO: dict[str, Callable[[float], dict[str, Any]]] = {"jtt": lambda rho: {"upweight": 1 / rho}}
+        # JTT: the paper upweights the error set by 1 / rho in all experiments (D20)
+        return {**self.methods.get(method, {}), **({"upweight": 1 / rho} if method == "jtt" and rho else {})}
 
 
 # The paper's hyperparameter table, column CMNIST (verified in the released code).
