@@ -130,15 +130,13 @@ def redirects_to(address: str) -> Behaviour:
 
 def cuts_first(limit: int) -> Behaviour:
     """Breaks the first request off after `limit` bytes, then serves."""
-    cut: set[str] = set()
 
     def behave(handler: Handler, content: bytes) -> None:
-        if handler.path in cut:
+        if len(handler.site.seen) > 1:
             serve(handler, content)
-            return
-        cut.add(handler.path)
-        handler.start(Content_Length=len(content))
-        handler.wfile.write(content[:limit])
+        else:
+            handler.start(Content_Length=len(content))
+            handler.wfile.write(content[:limit])
 
     return behave
 

@@ -255,11 +255,6 @@ class Images:
         """The longest side of any image, in pixels."""
         return int(self.sides.max(initial=0))
 
-    @cached_property
-    def median_side(self) -> int:
-        """The median over images of their longer side, in pixels."""
-        return int(np.median(self.sides.max(1))) if len(self) else 0
-
     def read(self, rows: Tensor, size: int) -> Tensor:
         """(b, 3, size, size) uint8, letterboxed: the whole image, its shape kept, never cropped, grey beside it.
 

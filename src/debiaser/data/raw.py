@@ -20,7 +20,7 @@ from debiaser.data.archives import FormatError, read_members
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Package, Web
 from debiaser.data.sources import Published, Status, roots
-from debiaser.errors import Problem, brief, known
+from debiaser.errors import Problem, brief
 from debiaser.io import UNREADABLE, write_arrays
 
 Bytes = npt.NDArray[np.uint8]
@@ -256,8 +256,6 @@ def digest(array: Bytes) -> str:
 
 def load(name: str, root: Path | None = None) -> Arrays:
     """The arrays of the set of this name, checked; fetched first if they are nowhere."""
-    if name not in SETS:
-        raise known("raw data set", name, SETS)
     return SETS[name].load(root)
 
 
