@@ -112,7 +112,7 @@ def test_uneven_ranks_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"rank": 0, "world_size": 5}, "leave some of 5 processes with none"),
+        ({"rank": 0, "world_size": 5}, "at least 5, one for each process"),
         ({"rank": 2, "world_size": 2}, "rank must lie"),
         ({"rank": 1}, "rank must lie"),
         ({"rank": 0, "world_size": 1.5}, "rank must lie"),

@@ -51,10 +51,7 @@ def write_tensors(path: Path, state: Mapping[str, Any], **plain: Any) -> None:
     """A safetensors file, atomically, with plain values as JSON in its header."""
     other = [name for name, each in state.items() if not isinstance(each, Tensor)]
     if other:
-        raise Problem(
-            f"the network keeps something that is no tensor under '{other[0]}' (its get_extra_state), and files hold "
-            "tensors only; make it a tensor, or leave it out of the state"
-        )
+        raise Problem(f"the network keeps no tensor under '{other[0]}' (get_extra_state); files hold tensors only")
     write_bytes(path, save(detached(state), {"plain": json.dumps(plain)}))
 
 

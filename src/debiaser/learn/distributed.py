@@ -128,7 +128,7 @@ def connected() -> Iterator[None]:
     """Turns a broken connection into the clear line."""
     try:
         yield
-    except (RuntimeError, ConnectionError, TimeoutError) as error:
+    except (RuntimeError, ConnectionError, TimeoutError, ValueError) as error:
         raise Lost(
             f"another process of this job ended or cannot be reached ({(str(error).splitlines() or ['?'])[0][:80]}); "
             "what was done is kept: start the same command again, and it goes on from there"
@@ -152,13 +152,8 @@ def joined(device: str) -> Iterator[Processes]:
         raise Misuse(f"process {asked.rank} has no {device} device of its own; start one per GPU, or add --device cpu")
     if device == "cuda":
         torch.cuda.set_device(local)
-    try:  # what is told in words travels from the CPU
+    with connected():  # what is told in words travels from the CPU
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
-    except (RuntimeError, ValueError) as error:
-        raise Problem(
-            f"process {asked.rank} cannot join the others ({str(error).splitlines()[0][:80]}); "
-            "check the rendezvous address and start all of them with the same torchrun command"
-        ) from error
     try:
         yield asked
         with connected():
@@ -243,11 +238,6 @@ class Sharing:
 
     def gather(self, x: Any) -> Tensor:
         """(b, ...) what all processes have here."""
-        if not isinstance(x, Tensor):
-            raise Problem(
-                f"a network that gives {type(x).__name__} and ends in no linear layer cannot be shared; "
-                "train it with one process"
-            )
         gathered: Tensor = _Gather.apply(x, self.processes, self.sizes)  # type: ignore[no-untyped-call]
         return gathered
 

@@ -60,15 +60,16 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 
 def logits_of(output: Any) -> Tensor:
     """The logits in what a model returned: a tensor, an object with `.logits`, a dict, or a tuple's first tensor."""
-    if isinstance(output, Tensor):
-        return output
-    if hasattr(output, "logits"):
-        return output.logits  # type: ignore[no-any-return]
-    if isinstance(output, Mapping) and "logits" in output:
-        return output["logits"]  # type: ignore[no-any-return]
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        return output[0]
-    raise Problem(f"the model returned {type(output).__name__}, which holds no logits: return a tensor (n, classes)")
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, tuple | list) and logits:
+        logits = logits[0]
+    if not isinstance(logits, Tensor):
+        raise Problem(
+            f"the model returned {type(output).__name__}, which holds no logits: return a tensor (n, classes)"
+        )
+    return logits
 
 
 def call(model: nn.Module, x: Any, values: Mapping[str, Tensor] | None = None) -> Tensor:

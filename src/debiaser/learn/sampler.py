@@ -92,13 +92,9 @@ class ScoreSampler(Sampler[int]):
         self.seed, self.epoch = seed, 0
         self.num_samples = len(self.probabilities) if num_samples is None else num_samples
         self.rank, self.world_size = place(rank, world_size)
-        if not isinstance(self.num_samples, int | np.integer) or self.num_samples < 1:
-            raise Misuse(f"num_samples must be a whole number of at least 1, got {self.num_samples!r}")
-        if self.num_samples < self.world_size:
-            raise Misuse(
-                f"{self.num_samples} samples a pass leave some of {self.world_size} processes with none; "
-                "take a larger num_samples or fewer processes"
-            )
+        if not isinstance(self.num_samples, int | np.integer) or self.num_samples < self.world_size:
+            least = f"{self.world_size}, one for each process"
+            raise Misuse(f"num_samples must be a whole number of at least {least}, got {self.num_samples!r}")
         self._cumulative = np.cumsum(self.probabilities)
         self._last = len(self.probabilities) - 1 - int((self.probabilities[::-1] > 0).argmax())
         self._pass, self._position, self._skip = 0, 0, 0
@@ -118,11 +114,8 @@ class ScoreSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         if self.num_samples % self.world_size:
-            log.warning(
-                "%d samples do not divide among %d processes: some get one more; under DDP take another num_samples",
-                self.num_samples,
-                self.world_size,
-            )
+            told = "%d samples do not divide among %d processes: some get one more; under DDP take another num_samples"
+            log.warning(told, self.num_samples, self.world_size)
         self._pass, self._position, self._skip = self.epoch, self._skip, 0
         self.epoch += 1
         return self._rows(self._pass, self._position)

@@ -176,11 +176,9 @@ class Task:
             stream = torch_stream(self.seed, "score", "augment", int(batch.rows[0]))
             return replace(batch, x=self.augment(batch.x, stream))
 
-        def whole(batches: Iterator[Batch]) -> tuple[Tensor]:
-            return (torch.cat(list(measure(map(prepared, batches)))),)
-
+        size = max(256, self.recipe.batch_size)
         with self.journal.timed("score"):
-            return self.processes.over(self.train, max(256, self.recipe.batch_size), whole)[0]
+            return self.processes.over(self.train, size, lambda each: (torch.cat([*measure(map(prepared, each))]),))[0]
 
 
 def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: str = "") -> str:
