@@ -85,8 +85,8 @@ BUDGET = {
     "cli": 1010,
     "data": 3400,
     "integrations": 308,
-    "learn": 2320,
-    "methods": 800,
+    "learn": 2180,
+    "methods": 790,
     "paper": 3110,
     "report": 1490,
 }

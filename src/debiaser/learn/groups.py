@@ -152,15 +152,12 @@ def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, l
     random = {"n_init": starts, "random_state": seed % 2**32}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last round is as good as any other stop
-        model = KMeans(k, **random)
-        if how == "gmm":
-            try:
-                mixture = GaussianMixture(k, **random).fit(sample)
-            except ValueError as error:  # a covariance that collapsed
-                log.warning("the mixture of %d Gaussians cannot be fitted (%s): k-means instead", k, error)
-            else:
-                return lambda given: predict_clusters(mixture, given)
-        model.fit(sample)
+        model: Any = GaussianMixture(k, **random) if how == "gmm" else KMeans(k, **random)
+        try:
+            model.fit(sample)
+        except ValueError as error:  # a covariance that collapsed
+            log.warning("the mixture of %d Gaussians cannot be fitted (%s): k-means instead", k, error)
+            model = KMeans(k, **random).fit(sample)
     return lambda given: predict_clusters(model, given)
 
 

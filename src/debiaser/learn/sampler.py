@@ -224,14 +224,10 @@ def cap(shares: Shares, clip: float) -> None:
             f"take at least {len(shares) / positive:.4g}"
         )
     full = np.zeros(len(shares), bool)
-    while True:  # each round fills at least one more share
-        new = (shares > most) & ~full
-        if not new.any():
-            return
+    while (new := (shares > most) & ~full).any():  # each round fills at least one more share
         full |= new
         shares[full] = most
-        rest = 1 - most * int(full.sum())
-        others = shares.sum(where=~full)
+        rest, others = 1 - most * int(full.sum()), shares.sum(where=~full)
         if others <= 0 or rest <= 0:
             return
         np.multiply(shares, rest / others, out=shares, where=~full)
