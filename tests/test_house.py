@@ -88,7 +88,7 @@ BUDGET = {
     "learn": 2180,
     "methods": 790,
     "paper": 3110,
-    "report": 1490,
+    "report": 1430,
 }
 
 

@@ -184,10 +184,8 @@ def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
     assert headings == ["Cell", "Ours", "Runs", "Published", "Difference"]
     assert rows[-1] == [both, "97.88", "1", "96.88 ± 0.28", "+1.00"] and rows[0][1] == "–"
     text = study_markdown(found)
-    assert (
-        "not testable here" in text
-        and "debiaser train cmnist --method pgd --rho 0.005 --seed 0 --set alpha=none" in text
-    )
+    assert "not testable here" in text and "`debiaser study ablation --commands` lists them." in text
+    assert "train cmnist --method pgd --rho 0.005 --seed 0 --set alpha=none" in found["not_run"]
     drawn = write_study_figures(found, tmp_path / "figures")
     assert [path.suffix for path in drawn] == [".pdf", ".png"] and all(path.stat().st_size > 2000 for path in drawn)
     assert tally(study, gather(tmp_path), Scale(seeds=1))[-1].values == (97.88,)

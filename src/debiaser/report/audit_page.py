@@ -68,8 +68,7 @@ def write_audit_page(
         suspects=suspects[:MOST_SUSPECTS],
         drawn=drawings(findings, suspects[:MOST_FOREST]),
         shown=data,
-        hidden_images="images" in redact,
-        hidden_paths="paths" in redact,
+        redact=redact,
         data=Markup(as_json(data)),  # noqa: S704 (no "<" is left in it)
     )
     with replacing(destination) as temporary:

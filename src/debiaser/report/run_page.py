@@ -173,18 +173,12 @@ def tiles(said: Finding, things: str) -> list[Part]:
 
 
 def table(rows: Sequence[Row]) -> Part:
-    """The rows of a table by place, its best accuracies, and the columns that would not be empty."""
+    """The rows of a table by place, and the columns that would not be empty."""
     names = [name for name in HEADINGS if any(row[name] is not None for row in rows)]
-    best: dict[tuple[Any, str], float] = {}
-    for place in {row["place"] for row in rows}:
-        for name in names:
-            values = {row[name] for row in rows if row["place"] == place} - {None}
-            if len(values) > 1:
-                best[place, name] = max(values)
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(heading(row), []).append(row)
-    return {"names": names, "best": best, "groups": groups, "published": any(row["published"] for row in rows)}
+    return {"names": names, "groups": groups, "published": any(row["published"] for row in rows)}
 
 
 def histogram(one: Shown, name: str, things: str) -> Part:

@@ -307,10 +307,8 @@ def study_markdown(found: Found) -> str:
     if found["also_printed"]:
         parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
     if found["not_run"]:
-        runs = found["not_run"]
-        listed = "\n".join(f"debiaser {each}" for each in runs)
-        told = f"Not run: {plural(len(runs), 'run')}"
-        parts.append(f"<details><summary>{told}</summary>\n\n```sh\n{listed}\n```\n\n</details>")
+        told = f"Not run: {plural(len(found['not_run']), 'run')}"
+        parts.append(f"{told}; `debiaser study {found['study']} --commands` lists them.")
     return "\n\n".join(parts)
 
 
