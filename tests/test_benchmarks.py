@@ -377,46 +377,42 @@ def test_shares_are_exact_by_rank_within_each_class() -> None:
     assert (others == 45).all(), "in the test set every corruption is equally frequent"
 
 
-def test_pictures_are_corrupted_as_their_bias_says_and_kept(there: Path, tmp_path: Path) -> None:
+def test_images_are_corrupted_as_their_bias_says_and_kept(there: Path, tmp_path: Path) -> None:
     told: list[tuple[Any, ...]] = []
-    with listening(lambda *step: told.append(step)):
-        b = cifar.load_ccifar(there, 0.05, 0)
-    assert told[-1][1] == told[-1][2] and {what for what, *_ in told} == {
-        f"corrupting CIFAR-10, {part}" for part in ("train", "valid", "test")
-    }
+
+    def load() -> tuple[Benchmark, torch.Tensor]:
+        told.clear()
+        with listening(lambda *step: told.append(step)):
+            b = cifar.load_ccifar(there, 0.05, 0)
+        return b, pixels(b.train)
+
+    b, x = load()
+    parts = {f"corrupting CIFAR-10, {part}" for part in ("train", "valid", "test")}
+    assert told[-1][1] == told[-1][2] and {what for what, *_ in told} == parts
     rows, bias = cifar.parts(there, 0)["train"].rows, b.truth["train"].bias[:, 0].numpy()
     wanted = corrupt(ARRAYS["x_train"][rows], bias, rows, 5, 0)
-    x = b.train.batch(torch.arange(450)).x
     assert torch.equal((x * 255).round().byte(), torch.from_numpy(wanted))
     against = b.truth["train"].conflicting(b.train.y)
     assert int(against.sum()) == sum(round(0.05 * n) for n in np.bincount(b.train.y.numpy()))
     assert torch.bincount(b.truth["test"].bias[:, 0]).tolist() == [10] * 10 and len(NAMES) == 10
-
+    assert torch.equal(load()[1], x) and not told, "the second time they are read"
     kept = sorted((tmp_path / "cache" / "debiaser" / "ccifar").glob("*.npy"))
-    assert len(kept) == 3
-    told.clear()
-    with listening(lambda *step: told.append(step)):
-        again = cifar.load_ccifar(there, 0.05, 0)
-    assert not told and torch.equal(again.train.batch(torch.arange(450)).x, x), "the second time they are read"
     for damaged in kept:
         damaged.write_bytes(damaged.read_bytes()[:1000])
-    assert torch.equal(cifar.load_ccifar(there, 0.05, 0).train.batch(torch.arange(450)).x, x), "made anew when damaged"
+    assert torch.equal(load()[1], x) and len(kept) == 3, "made anew when damaged"
 
 
-def test_what_makes_other_pictures(there: Path) -> None:
-    rows = torch.arange(50)
+def test_what_makes_other_images(there: Path) -> None:
     plain, weak, other, rare = (
         cifar.load_ccifar(there, rho, seed, severity=level)
         for rho, seed, level in ((0.05, 0, 5), (0.05, 0, 1), (0.05, 1, 5), (0.3, 0, 5))
     )
-    x = plain.train.batch(rows).x
-    assert not torch.equal(x, weak.train.batch(rows).x) and not torch.equal(x, other.train.batch(rows).x)
-    assert torch.equal(plain.test.batch(rows).x, other.test.batch(rows).x), "one test set for all seeds and rho"
-    assert torch.equal(plain.test.batch(rows).x, rare.test.batch(rows).x)
-    same = plain.truth["train"].bias == rare.truth["train"].bias
-    assert torch.equal(x[same[rows, 0]], rare.train.batch(rows).x[same[rows, 0]]), "an aligned picture is the same"
-    with pytest.raises(Misuse, match="severity"):
-        cifar.load_ccifar(there, 0.05, 0, severity=6)
+    x = pixels(plain.train)
+    assert not torch.equal(x, pixels(weak.train)) and not torch.equal(x, pixels(other.train))
+    assert torch.equal(pixels(plain.test), pixels(other.test)), "one test set for all seeds and rho"
+    assert torch.equal(pixels(plain.test), pixels(rare.test))
+    same = (plain.truth["train"].bias == rare.truth["train"].bias)[:, 0]
+    assert torch.equal(x[same], pixels(rare.train)[same]), "an aligned image is the same"
 
 
 def test_a_run_from_end_to_end(there: Path, tmp_path: Path) -> None:

@@ -128,13 +128,7 @@ def run(command: Sequence[str], folder: Path, seconds: float) -> None:
         raise SourceError(f"{client} is not installed")
     try:
         done = subprocess.run(  # noqa: S603 (a found program and the fixed words of our own source table)
-            [program, *command[1:]],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=seconds,
-            check=False,
+            [program, *command[1:]], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
         )
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"{client} took longer than {seconds:g} s") from error

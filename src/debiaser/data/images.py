@@ -156,8 +156,7 @@ def window(values: npt.NDArray[Any]) -> Pixels:
     if high <= low:
         return np.full(values.shape, GREY, np.uint8)
     spread = (np.where(finite, values, low).astype(np.float64) - low) * (255 / (high - low))
-    levels: Pixels = spread.round().clip(0, 255).astype(np.uint8)
-    return levels
+    return np.asarray(spread.round().clip(0, 255).astype(np.uint8))
 
 
 PIECE = 16  # images a thread takes at a time

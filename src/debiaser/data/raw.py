@@ -203,9 +203,7 @@ class RawSet(Published):
         return Status(path, ", ".join([*free, *begun]))
 
     def by_hand(self, folder: Path) -> str:
-        stems = [f"{part.stem}.gz" for part in self.parts.values() if part.stem]
-        files = f" or its files {', '.join(stems)}" if stems else ""
-        return f"put {self.name}.npz (arrays {', '.join(self.parts)}){files} into {folder / self.name}"
+        return f"put {self.name}.npz (arrays {', '.join(self.parts)}) into {folder / self.name}"
 
     def accept(self, delivered: Path, folder: Path) -> Path:
         found = self._read(delivered)

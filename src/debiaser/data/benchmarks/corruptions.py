@@ -93,8 +93,7 @@ def _frost(rng: np.random.Generator) -> Textures:
 def _spread(light: NDArray[np.float64]) -> NDArray[np.float64]:
     """The light between its 5th and 95th percentile as 0 to 1 and a little beyond."""
     dark, bright = np.percentile(light, (5, 95))
-    spread: NDArray[np.float64] = ((light - dark) / (bright - dark)).clip(0, 1.2)
-    return spread
+    return np.asarray(((light - dark) / (bright - dark)).clip(0, 1.2))
 
 
 VERSION = 1  # raised whenever the same seed would no longer give the same bytes
@@ -120,8 +119,7 @@ def uniforms(streams: Streams, shape: tuple[int, ...], low: float, high: float) 
 
 def smooth(x: Floats, deviation: float, mode: str = "nearest", truncate: float = 4) -> Floats:
     """Images (b, h, w) under a Gaussian blur."""
-    smoothed: Floats = ndimage.gaussian_filter(x, (0, deviation, deviation), mode=mode, truncate=truncate)
-    return smoothed
+    return np.asarray(ndimage.gaussian_filter(x, (0, deviation, deviation), mode=mode, truncate=truncate))
 
 
 def snow(x: Floats, streams: Streams, severity: int) -> Floats:
@@ -189,23 +187,20 @@ def fog(x: Floats, streams: Streams, severity: int) -> Floats:
     amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
     brightest = x.max((1, 2, 3), keepdims=True)
     cloud = plasma(uniforms(streams, (x.shape[-1] ** 2 - 1,), -1, 1), x.shape[-1], decay)
-    fogged: Floats = (x + amount * cloud[:, None]) * brightest / (brightest + amount)
-    return fogged
+    return np.asarray((x + amount * cloud[:, None]) * brightest / (brightest + amount))
 
 
 def brightness(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG001
     """V of HSV raised."""
     value = x.max(1, keepdims=True)
     raised = (value + (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]).clip(0, 1)
-    brighter: Floats = np.where(value > 0, x * (raised / np.maximum(value, 1e-6)), raised)
-    return brighter
+    return np.asarray(np.where(value > 0, x * (raised / np.maximum(value, 1e-6)), raised))
 
 
 def contrast(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG001
     """Every channel drawn towards its mean."""
     mean = x.mean((2, 3), keepdims=True)
-    faded: Floats = (x - mean) * (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1] + mean
-    return faded
+    return np.asarray((x - mean) * (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1] + mean)
 
 
 def spatter(x: Floats, streams: Streams, severity: int) -> Floats:
@@ -237,8 +232,7 @@ def water_depth(liquid: Floats) -> Floats:
     ranks = np.stack([equalised(each) for each in levels])
     relief = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], dtype=np.float32)[None]
     lit = ndimage.correlate(ranks, relief, mode="mirror").clip(0, 255)
-    depth: Floats = ndimage.uniform_filter(lit, (0, 3, 3), mode="mirror")
-    return depth
+    return np.asarray(ndimage.uniform_filter(lit, (0, 3, 3), mode="mirror"))
 
 
 def equalised(levels: Bytes) -> Floats:
@@ -246,8 +240,7 @@ def equalised(levels: Bytes) -> Floats:
     below = np.bincount(levels.ravel(), minlength=256).cumsum()
     lowest = below[levels.min()]
     spread = (below - lowest) * (255 / max(1, levels.size - lowest))
-    even: Floats = spread.clip(0, 255).astype(np.float32)[levels]
-    return even
+    return np.asarray(spread.clip(0, 255).astype(np.float32)[levels])
 
 
 def elastic(x: Floats, streams: Streams, severity: int) -> Floats:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from debiaser.data.images import Embedded, Files
 from debiaser.data.own.rows import MISSING, SPLIT_OF, Excluded, Rows, first, shown, told, too_many
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Misuse, Problem, brief
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def read_csv(path: Path) -> Table:
     except OSError as error:
         raise Problem(f"cannot read {path}: {error.strerror}; check its name and permissions") from error
     except (csv.Error, ValueError) as error:  # pandas's own errors are ValueErrors
-        raise Problem(f"{path} is not a table that can be read: {_line(error)}; save it as CSV in UTF-8") from error
+        raise Problem(f"{path} is not a table that can be read: {brief(error)}; save it as CSV in UTF-8") from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise Problem(f"{path} has more cells in its lines than its first line names columns; add the missing names")
     table = read_frame(frame, path)
@@ -262,7 +262,7 @@ def read_parquet(path: Path) -> Table:
             path, file.schema_arrow, lambda names: file.iter_batches(BATCH, columns=names), cell, starts[-1]
         )
     except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own errors are ValueErrors
-        raise Problem(f"cannot read {path}: {_line(error)}; is it a whole Parquet file?") from error
+        raise Problem(f"cannot read {path}: {brief(error)}; is it a whole Parquet file?") from error
 
 
 def _of_arrow(
@@ -319,7 +319,7 @@ def read_saved(folder: Path) -> Table:
         return _of_dataset(datasets, datasets.load_from_disk(str(folder)), folder / "inside")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Problem(
-            f"cannot read the dataset in {folder}: {_line(error)}; save it again with save_to_disk"
+            f"cannot read the dataset in {folder}: {brief(error)}; save it again with save_to_disk"
         ) from error
 
 
@@ -345,7 +345,7 @@ def read_hub(name: str) -> Table:
         raise
     except Exception as error:  # the hub's client raises a dozen kinds, of several libraries
         raise Problem(
-            f"{unknown}, and the Hugging Face hub did not give it ({_line(error)}); check the name, or the network"
+            f"{unknown}, and the Hugging Face hub did not give it ({brief(error)}); check the name, or the network"
         ) from error
 
 
@@ -372,10 +372,6 @@ def _of_dataset(datasets: Any, found: Any, path: Path | None) -> Table:
             table.columns[name] = [words.get(value, value) for value in table.columns[name]]
     table.notes[:] = passed
     return table
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 READERS: dict[str, Callable[[Path], Table]] = {
