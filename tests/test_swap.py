@@ -174,8 +174,8 @@ def test_a_view_that_cannot_be_computed_is_listed():
     x = torch.from_numpy(y * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 1, 1)
     test = swap_test(image_views(), x.__getitem__, y, np.arange(60), y, lambda rows, x: torch.from_numpy(y)[rows])
     assert [each.name for each in test.reliances] == ["colour"]
-    assert {each.name for each in test.untested} == {"frame", "low-band", "high-band", "compression", "texture"}
-    assert "at least 8 pixels" in test.untested[0].reason
+    assert {each["name"] for each in test.untested} == {"frame", "low-band", "high-band", "compression", "texture"}
+    assert "at least 8 pixels" in test.untested[0]["reason"]
 
 
 def test_too_little_for_a_test():

@@ -275,29 +275,24 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
     steps = [f"Look at the rows that stand out and mark them: {against:,} go against the easy rule."] if against else []
-    if wrong:
-        steps.append(f"Check labels first where they are likely wrong: {wrong:,} rows.")
+    steps += [f"Check labels first where they are likely wrong: {wrong:,} rows."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
     source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
     snippet = f"import debiaser\nfindings = debiaser.{verb}({source}{named})\nprint(findings)"
+    last = "Collect rows from where the model failed in the field: they show what this data cannot."
     if model_dir:
-        steps.append("Use the exported model with the line below; its folder holds a card with the evidence.")
+        last = "Use the exported model with the line below; its folder holds a card with the evidence."
         snippet = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
     elif examined.verdict == BIASED:
-        steps.append(
+        last = (
             "Train against the rule with the lines below: they train the controls too, prove the difference on "
             "held-out rows and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
         )
-    else:
-        steps.append("Collect rows from where the model failed in the field: they show what this data cannot.")
     if not own.total and not model_dir:  # the samples were in memory
-        snippet = (
-            "from debiaser import ScoreSampler\n"
-            "sampler = ScoreSampler(findings.rows['probability'], seed=0)\n"
-            "loader = DataLoader(dataset, 128, sampler=sampler)"
-        )
-    return {"sentences": steps, "snippet": snippet}
+        sampler = "from debiaser import ScoreSampler\nsampler = ScoreSampler(findings.rows['probability'], seed=0)"
+        snippet = f"{sampler}\nloader = DataLoader(dataset, 128, sampler=sampler)"
+    return {"sentences": [*steps, last], "snippet": snippet}
 
 
 def remove_caches() -> int:

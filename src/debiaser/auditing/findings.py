@@ -17,7 +17,7 @@ from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.inputs import Subject
-from debiaser.auditing.swap_test import SwapTest, Untested
+from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
 from debiaser.io import make_folder, numpy_stream, write_json, write_text
@@ -140,7 +140,7 @@ def summarise(examined: Examined) -> dict[str, Any]:
         "planted": examined.controls.plain if examined.controls else None,
         "looks": [int(each) for each in place[looks(examined)]],
         "effective_sample_size": effective.plain,
-        "untested": [asdict(each) for each in untested],
+        "untested": list(untested),
         "views": [asdict(each) for each in reliances],
         "suspects": [asdict(each) for each in examined.leakage],
         "histogram": histogram(examined.score[pool], ~right),
@@ -150,12 +150,12 @@ def summarise(examined: Examined) -> dict[str, Any]:
     }
 
 
-def remarks(examined: Examined, untested: Sequence[Untested]) -> list[str]:
+def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]:
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
     things = {"image": "pictures", "text": "texts"}.get(examined.subject.own.kind, "rows")
     rests = f"{examined.effective_rows.value:,.0f} of {len(examined.pool):,} {things}"
     told = [f"Training by score would rest on {rests}."]
-    told += [f"Not tested: {each.title} ({each.reason})." for each in untested]
+    told += [f"Not tested: {each['title']} ({each['reason']})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")

@@ -57,16 +57,6 @@ class Reliance:
     null: float = 0.0
 
 
-@dataclass(frozen=True)
-class Untested:
-    """A view that could not be computed, and why."""
-
-    name: str
-    title: str
-    nuisance: bool
-    reason: str
-
-
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """Samples (m,), a donor of another class for each, and a donor of its own class."""
@@ -78,13 +68,14 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class SwapTest:
-    """The reliance on every view, strongest first; eligible samples and units of the class that has fewest.
+    """The reliance on every view, strongest first; views that could not be computed, and why; eligible samples and
+    units of the class that has fewest.
 
     `answers[name]` (m,) is what the model said to the pairs in a view: what a page draws.
     """
 
     reliances: tuple[Reliance, ...]
-    untested: tuple[Untested, ...]
+    untested: tuple[dict[str, Any], ...]
     fewest_eligible: int
     fewest_units: int
     pairs: Pairs = field(repr=False)
@@ -177,11 +168,15 @@ def swap_test(
         reasons = json.loads(str(found.pop("reasons")))
         said = {name: SwapAnswers(each[0], each[1], each[2] > 0) for name, each in found.items()}
     design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
-    untested = [Untested(v.name, v.title, v.nuisance, reasons[v.name]) for v in views if v.name in reasons]
+    untested = tuple(
+        {"name": view.name, "title": view.title, "nuisance": view.nuisance, "reason": reasons[view.name]}
+        for view in views
+        if view.name in reasons
+    )
     eligible = np.bincount(y[answers == y], minlength=int(y.max()) + 1)[labels]
     return SwapTest(
         judge([view for view in views if view.name in said], said, design, seed),
-        tuple(untested),
+        untested,
         int(eligible.min()),
         int(units_per_class(y, unit).min()),
         pairs,

@@ -215,7 +215,7 @@ def clear_reasons(test: SwapTest) -> list[str]:
         f"An effect of {smallest:.1f} points would have been found in four of five such tests.",
         f"Tested: {', '.join(each.title for each in tested)}.",
     ]
-    return reasons + [f"Not tested: {each.title} ({each.reason})." for each in test.untested]
+    return reasons + [f"Not tested: {each['title']} ({each['reason']})." for each in test.untested]
 
 
 def followed(reliance: Reliance) -> str:

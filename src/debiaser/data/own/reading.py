@@ -328,10 +328,7 @@ def read_hub(name: str) -> Table:
     unknown = f"'{name}' is no file or folder here"
     if not HUB_NAME.fullmatch(name):
         raise Problem(f"{unknown}, and cannot be a name on the Hugging Face hub; check the path")
-    try:
-        datasets = needed("datasets", "a dataset of the Hugging Face hub")
-    except Problem as problem:
-        raise Problem(f"{unknown}; {problem}") from problem
+    datasets = needed("datasets", f"{unknown}; a dataset of the Hugging Face hub")
     datasets.disable_progress_bars()
     hub = import_module("huggingface_hub")
     try:
