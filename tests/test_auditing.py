@@ -74,7 +74,7 @@ def test_answers_score_by_the_gradient_of_the_last_layer() -> None:
 def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
     tmp_path: Path, material: Material, labels: np.ndarray
 ) -> None:
-    """A row's label changes nothing about what is said of that row: only other folds' models see it."""
+    """A sample's label changes nothing about what is said of that sample: only other folds' models see it."""
     fold = np.arange(ROWS) % 3
     flipped = labels.copy()
     flipped[0] = (flipped[0] + 1) % 10
@@ -93,11 +93,11 @@ def test_no_row_is_judged_by_a_model_that_was_trained_on_it(
 def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
     tmp_path: Path, noise: float, recipe_number: int
 ) -> None:
-    """Where all but two rows are easy, ever fewer carry the scores and the shortest training is left; where many are
+    """Where all but two samples are easy, ever fewer carry the scores and the shortest training is left; where many are
     hard, the longest will do."""
     rng, y = np.random.default_rng(0), np.arange(400) % 2
     features = (2.0 * y[:, None] - 1) * np.tile([1, -1], 4) + 4 * noise * rng.normal(size=(400, 8))
-    features[:2] *= -1  # the two that go against the rule
+    features[:2] *= -1  # the two that go against the shortcut
     np.save(tmp_path / "features.npy", features.astype(np.float32))
     made = Material(tmp_path / "features.npy", ("no", "yes"), f"made with {noise}")
     trainer, said = train_biased_models(Trainer(made, y, np.arange(400) // 2 % 2, tmp_path / "work"), 1)
@@ -168,7 +168,7 @@ def test_a_mistake_of_ours_in_a_worker_is_one_line_too(
 
 
 def test_intervals_resample_units_not_rows() -> None:
-    """Ten copies of every row do not make an estimate surer."""
+    """Ten copies of every sample do not make an estimate surer."""
     stream = np.random.default_rng(0)
     hits = stream.random(200) < 0.3
     once = share(hits, np.arange(200))
@@ -200,7 +200,7 @@ def test_the_probability_of_a_wrong_label_is_its_definition() -> None:
 
 
 def test_much_noise_does_not_hide_the_rows_that_go_against_the_rule(tmp_path: Path) -> None:
-    """Five labels are wrong for each row that goes against the rule; the first judging models are not sure of these."""
+    """Five labels are wrong for each bias-conflicting sample; the first judging models are not sure of these."""
     stream, n, classes = np.random.default_rng(0), 3000, 5
     truth, others = stream.integers(0, classes, n), stream.integers(1, classes, (2, n))
     conflicting, flipped = stream.random((2, n)) < np.array([[0.02], [0.1]])
@@ -239,7 +239,7 @@ def test_health_tells_a_model_that_guesses_from_one_that_knows() -> None:
     weak = check_health(y, np.zeros(300, int), np.zeros(300, int), ("a", "b", "c"), "Try a backbone.")
     assert "hardly better" in weak[0].what and weak[0].do == "Try a backbone."
     perfect = check_health(y, y, y, ("a", "b", "c"), "")
-    assert len(perfect) == 1 and "misses only 0" in perfect[0].what
+    assert len(perfect) == 1 and "misclassifies only 0" in perfect[0].what
     collapsed = np.where(y == 2, 1, y)
     assert any("'c'" in each.what for each in check_health(y, collapsed, y, ("a", "b", "c"), ""))
 

@@ -1,4 +1,4 @@
-"""Copies of rows with a property of others: it no longer tells the label, and who learns from them is rid of it."""
+"""Copies of samples with a property of others: it no longer tells the label, and who learns from them is rid of it."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def examined_of(
     subject: Subject, pool: Rows, folder: Path, epochs: int | None = None, named: View | None = None
 ) -> Any:
-    """As much of an examination as copies and a trial need; no row weighs more than another of its class."""
+    """As much of an examination as copies and a trial need; no sample weighs more than another of its class."""
     y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
     place[pool] = np.arange(len(pool))
     trainer = Trainer(subject.material, y, np.where(place < 0, -1, 0), folder, epochs=epochs)
@@ -57,7 +57,7 @@ def examined_of(
 
 @pytest.fixture
 def digits_by_colour() -> tuple[Subject, Rows]:
-    """Digits whose colour is their class in the pool, and any in the rows after it; the pool."""
+    """Digits whose colour is their class in the pool, and any in the samples after it; the pool."""
     part = digits.parts()["train"]
     chosen = [np.flatnonzero(part.target == k) for k in range(CLASSES)]
     rows = np.concatenate([each[start:end] for start, end in ((0, PER_CLASS), (PER_CLASS, 120)) for each in chosen])
@@ -69,7 +69,7 @@ def digits_by_colour() -> tuple[Subject, Rows]:
 
 
 def nearest_colour(pictures: torch.Tensor) -> Rows:
-    """(b,) which of the palette's colours a picture is painted with."""
+    """(b,) which of the palette's colours an image is painted with."""
     tint = pictures.float().flatten(2).amax(2)
     palette = torch.from_numpy(inject.PALETTE[:CLASSES]).float()
     return np.asarray(torch.cdist(tint / tint.norm(dim=1, keepdim=True), nn.functional.normalize(palette)).argmin(1))
@@ -95,7 +95,7 @@ def test_the_property_of_a_copy_does_not_tell_its_label(digits_by_colour: tuple[
     assert table.sum(0) == pytest.approx(PER_CLASS) and table.sum(1) == pytest.approx(PER_CLASS, abs=3)
     assert table.min() > 10, table  # were colour and label independent, 22.5 each
     shapes = [torch.tensor(copies.material.inputs[rows]).amax(1) > 60 for rows in (pool, slice(n, None))]
-    assert (shapes[0] == shapes[1]).float().mean() > 0.9  # what the picture shows stays
+    assert (shapes[0] == shapes[1]).float().mean() > 0.9  # what the image shows stays
 
 
 def test_who_learns_from_copies_stops_following_the_colour(
@@ -116,7 +116,7 @@ def test_who_learns_from_copies_stops_following_the_colour(
 def test_copies_are_drawn_like_their_rows(
     digits_by_colour: tuple[Subject, Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many steps and the same weights as on the rows themselves, and answers to the rows themselves."""
+    """As many steps and the same weights as on the samples themselves, and answers to the samples themselves."""
     subject, pool = digits_by_colour
     examined = examined_of(subject, pool, tmp_path, epochs=1)
     copies = counterfactual_copies(examined, COLOUR)

@@ -1,4 +1,4 @@
-"""Copies are found, exact and near; different pictures stay different; nothing is quadratic."""
+"""Copies are found, exact and near; different images stay different; nothing is quadratic."""
 
 import io
 import tarfile
@@ -24,7 +24,7 @@ def surveyed(arrays: list[np.ndarray]) -> Survey:
 
 
 def again(pixels: np.ndarray, kind: str = "JPEG", scale: float = 1.0, **options: int) -> np.ndarray:
-    """The picture, resized and saved again."""
+    """The image, resized and saved again."""
     image = Image.fromarray(pixels)
     image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
     stream = io.BytesIO()
@@ -49,7 +49,7 @@ def test_saved_again_is_a_copy_and_another_picture_is_not(real_data: Path) -> No
         seen = surveyed([*originals, *(again(each, **options) for each in originals)])
         unit = joined(240, near(seen))
         assert (unit[:120] == unit[120:]).mean() >= 0.9, name
-        assert len(np.unique(unit)) >= 119, name  # no two different pictures were joined
+        assert len(np.unique(unit)) >= 119, name  # no two different images were joined
 
 
 def test_coloured_digits_are_not_copies(real_data: Path) -> None:

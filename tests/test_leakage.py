@@ -73,7 +73,7 @@ def test_a_certain_but_tiny_effect_is_not_flagged():
 
 
 def test_rows_of_one_unit_are_no_separate_proof():
-    """30 patients of 20 rows, a column and a label that are both the patient's, unrelated: rows alone would flag it."""
+    """30 patients of 20 samples, a column and a label that are both the patient's, unrelated: samples alone flag it."""
     rng, flagged = np.random.default_rng(3), []
     for _ in range(12):
         unit = np.repeat(np.arange(30), 20)
@@ -88,7 +88,7 @@ def test_rows_of_one_unit_are_no_separate_proof():
 
 
 def test_a_cell_of_few_units_is_not_called_empty_for_its_many_rows():
-    """100 units of each label; four units of 50 rows come from a site that the other label never has."""
+    """100 units of each label; four units of 50 samples come from a site that the other label never has."""
     y, unit = np.repeat([0, 1], 100), np.arange(200)
     site = np.where(np.arange(200) < 4, "rare", np.where(y == 0, "north", "south"))
     many = np.concatenate([np.arange(200), np.repeat(np.arange(4), 49)])
@@ -137,7 +137,7 @@ def test_values():
     texts, _ = coded_values(numbers.astype(str))
     assert np.array_equal(texts, code)  # numbers written as text are numbers
     alone, _ = coded_values(np.arange(100).astype("U9").astype(object) + "x")
-    assert len(np.unique(alone)) == 1  # a name of its own for every row tells nothing
+    assert len(np.unique(alone)) == 1  # a name of its own for every sample tells nothing
 
 
 def test_constant_columns_and_a_single_class_are_left_out():

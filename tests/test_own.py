@@ -66,7 +66,7 @@ def test_a_folder_of_classes(tmp_path: Path, read) -> None:
     assert "cat/deeper/x.PNG" in found.ids and found.y.tolist() == [0] * 21 + [1] * 20
     assert found.inputs.read(torch.arange(3), 16).shape == (3, 3, 16, 16)
     assert [len(found.rows(split)) for split in ("train", "valid", "test")] == [37, 4, 0]
-    assert "not pictures" in (notes := " ".join(found.notes)) and "outside any class" in notes
+    assert "not images" in (notes := " ".join(found.notes)) and "outside any class" in notes
     assert set(found.columns) >= {"extension"} and not found.excluded
     tested = read(root, need_test=True)
     assert len(tested.rows("test")) == 8 and read(root).identity == found.identity
@@ -87,7 +87,7 @@ def test_unreadable_pictures_are_listed_and_the_rest_is_read(tmp_path: Path, rea
     root = folder(tmp_path / "data")
     (root / "cat" / "zero.jpg").touch()
     (root / "cat" / "folder.jpg").mkdir()
-    (root / "dog" / "text.png").write_text("no picture")
+    (root / "dog" / "text.png").write_text("no image")
     whole = (root / "dog" / "0.png").read_bytes()
     (root / "dog" / "half.png").write_bytes(whole[: len(whole) // 2])
     found = read(root)
@@ -109,7 +109,7 @@ def test_hostile_names_stay_text(tmp_path: Path, read) -> None:
 def test_sixteen_bits_are_said(tmp_path: Path, read) -> None:
     root = folder(tmp_path / "data")
     Image.fromarray(RNG.integers(0, 60_000, (9, 9), np.uint16)).save(root / "cat" / "deep.png")
-    assert any("1 pictures of more than 8 bits" in note for note in read(root).notes)
+    assert any("1 images of more than 8 bits" in note for note in read(root).notes)
 
 
 def test_folders_that_cannot_be_used_are_told(tmp_path: Path, read) -> None:
@@ -123,11 +123,11 @@ def test_folders_that_cannot_be_used_are_told(tmp_path: Path, read) -> None:
         (tmp_path / "bad" / name).touch()
     (tmp_path / "x.zip").touch()
     for source, told in (
-        (tmp_path / "empty", "no pictures"),
+        (tmp_path / "empty", "no images"),
         (folder(tmp_path / "one", ["cat"]), "only one class"),
-        (lonely, "'fox' cannot be split: a single row"),
+        (lonely, "'fox' cannot be split: a single sample"),
         (tmp_path / "flat", r"directly in.*labels\.csv"),
-        (tmp_path / "bad", "none of 4 pictures"),
+        (tmp_path / "bad", "none of 4 images"),
         (tmp_path / "nowhere.csv", "no file or folder"),
         (tmp_path / "x.zip", "cannot tell what"),
     ):
@@ -180,7 +180,7 @@ def test_columns_are_found_or_asked_for(tmp_path: Path, read) -> None:
     path = table(tmp_path / "t.csv", ["words", "a", "b", "patient"], rows)
     with pytest.raises(Problem, match=r"--label: a, b") as asked:
         read(path)
-    assert asked.value.exit_code == 1  # data that can be mended, as the issue lists it
+    assert asked.value.exit_code == 1  # data that can be fixed, as the issue lists it
     with pytest.raises(Problem, match=r"no column 'c' \(--label\); known: words, a, b, patient"):
         read(path, Columns(label="c"))
     with pytest.raises(Misuse, match="named twice"):
@@ -312,10 +312,10 @@ def test_names_of_files_and_lengths_of_texts_are_columns(tmp_path: Path, read) -
 def test_too_few_units_are_told_before_anything_is_trained(tmp_path: Path, read) -> None:
     rows = [[text(row), row % 2, "same", f"unit {row % 4}"] for row in range(40)]
     path = table(tmp_path / "texts.csv", ["text", "label", "one", "two"], rows)
-    with pytest.raises(Problem, match="all rows are of one unit"):
+    with pytest.raises(Problem, match="all samples are of one unit"):
         read(path, Columns(unit="one"))
     assert len(read(path, Columns(unit="two")))
-    with pytest.raises(Problem, match="there are no rows for test: add separate units"):
+    with pytest.raises(Problem, match="there are no samples for test: add separate units"):
         read(path, Columns(unit="two"), need_test=True)
 
 

@@ -22,7 +22,7 @@ from debiaser.data.benchmarks import digits
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse
 
-COUNT = 240  # pictures, 24 a class
+COUNT = 240  # images, 24 a class
 
 
 QUICK = ("--epochs", "2", "--workers", "1")
@@ -44,12 +44,12 @@ def save(folder: Path, images: torch.Tensor, y: torch.Tensor) -> None:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory, benchmark_digits: Benchmark) -> Path:
-    """Coloured digits as a person would have them: a folder per class; and files that are no pictures."""
+    """Coloured digits as a person would have them: a folder per class; and files that are no images."""
     folder = tmp_path_factory.mktemp("own") / "digits"
     y = benchmark_digits.train.y
     rows = torch.cat([torch.nonzero(y == k)[: COUNT // 10, 0] for k in range(10)])
     save(folder, benchmark_digits.train.read(rows), y[rows])
-    (folder / "3" / "broken.png").write_bytes(b"not a picture")
+    (folder / "3" / "broken.png").write_bytes(b"not an image")
     return folder
 
 
@@ -102,7 +102,7 @@ def test_scores_have_one_line_per_picture_and_per_file_that_is_none(audited: Aud
     scores = [float(row["score"]) for row in sorted(good, key=lambda row: int(row["rank"]))]
     assert scores == sorted(scores, reverse=True)
     assert sum(float(row["probability"]) for row in read_csv(out / "weights.csv")) == pytest.approx(1, abs=1e-6)
-    # Kinds are asserted only where planted rows bear them out.
+    # Kinds are asserted only where planted samples bear them out.
     if found["verdict"] != "biased":
         assert found["planted"] is None and "No property is named" in found["kinds"]["why"]
     assert found["kinds"]["asserted"] == (found["kinds"]["why"] == "")
@@ -205,7 +205,7 @@ def test_the_model_is_chosen_on_validation_rows(debiased: AuditedFolder) -> None
     choice = found["selection"]
     names = [each["name"] for each in choice["candidates"]]
     assert names[:2] == ["vanilla (class-balanced)", "augmentation only"] and len(names) == 5
-    assert choice["chosen"] in names and "validation rows" in choice["sentence"]
+    assert choice["chosen"] in names and "validation samples" in choice["sentence"]
     page = (out / "report.html").read_text()
     assert "How the model was chosen" in page and choice["chosen"] in page
     assert choice["chosen"] != names[0] or not found["helped"]

@@ -33,7 +33,7 @@ RNG = np.random.default_rng(0)
 
 
 def noise() -> bytes:
-    """Another picture of the same size."""
+    """Another image of the same size."""
     stream = io.BytesIO()
     Image.fromarray(RNG.integers(0, 256, (30, 30, 3), np.uint8)).save(stream, "PNG")
     return stream.getvalue()
@@ -43,7 +43,7 @@ def test_pixels_of_a_picture_that_changed_are_not_kept_for_the_one_it_was(folder
     own = read_own(folder)
     before = (folder / "cat" / "3.png").read_bytes()
     (folder / "cat" / "3.png").write_bytes(noise())
-    with pytest.raises(Problem, match=r"1 pictures changed.*cat/3.png, changed while it was read"):
+    with pytest.raises(Problem, match=r"1 images changed.*cat/3.png, changed while it was read"):
         prepare(own, None)
     (folder / "cat" / "3.png").write_bytes(before)
     subject = prepare(read_own(folder), None)
@@ -70,7 +70,7 @@ def test_arrays_of_your_model_may_have_a_line_for_every_row(tmp_path: Path, fold
     assert usable(np.arange(20), own).tolist() == list(range(1, 20))
     assert usable(np.arange(19), own).tolist() == list(range(19))
     for odd in (np.arange(18), np.array(3.0)):
-        with pytest.raises(Misuse, match=r"each of the 20 rows of the data, or of the 19 that can be used"):
+        with pytest.raises(Misuse, match=r"each of the 20 samples of the data, or of the 19 that can be used"):
             usable(odd, own)
     lines = [f"a text about number {row} that is long enough,{['yes', 'no', '-1', ''][row % 4]}" for row in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["text,label", "too few", *lines]))
@@ -146,8 +146,8 @@ def test_datasets_in_memory(cache: Path) -> None:
     assert (box[:, :5] == GREY).all() and (box[:, 5:15] == 0).all(), "of any size, letterboxed like files"
     assert own_of([(f"text {row}", ["no", "yes"][row % 2]) for row in range(8)]).classes == ("no", "yes")
     for odd, reason in (
-        ([], "no rows"),
-        (None, "no rows"),
+        ([], "no samples"),
+        (None, "no samples"),
         (pairs(*ordinary * 255), "numbers from 0 to 1; these reach from .* leave out the normalisation"),
         (pairs(*ordinary - 0.5), "numbers from 0 to 1"),
         ([(picture, 0) for picture in ordinary], "only one class"),

@@ -47,14 +47,17 @@ def test_planted_samples_are_called_by_the_same_rule_as_all_others() -> None:
     assert controls.found.value == 100 and controls.flips_called.value == 100
     assert 4 < controls.conflicts_called.value < 16
     assert controls.doubts == "" and "made on purpose" in controls.words
-    assert "19 rows" in replace(controls, conflicts=19).doubts, "too few that fool the biased model prove nothing"
+    assert "19 samples" in replace(controls, conflicts=19).doubts, "too few that fool the biased model prove nothing"
     y = np.array([0])
     doubts, trusts = peaked(np.array([1])), peaked(y)
     both = np.stack([doubts, doubts]), np.stack([doubts, trusts])  # a kind needs all seeds
     assert [called(doubts, each, y, np.array([0.5, 0.5])).tolist() for each in both] == [[True], [False]]
     nobody = Controls("colour", "colour", 90, Estimate(0, 0, 0), NAN, 90, Estimate(99, 98, 100))
     nothing = Controls("colour", "colour", 0, NAN, NAN, 0, NAN)
-    assert "misses 0.0%" in nobody.words and "nan" not in nobody.words + nothing.words + nobody.doubts + nothing.doubts
+    assert (
+        "misclassifies 0.0%" in nobody.words
+        and "nan" not in nobody.words + nothing.words + nobody.doubts + nothing.doubts
+    )
 
 
 def test_kinds_abstain_where_planted_conflicts_are_called_mislabelled() -> None:
@@ -150,7 +153,7 @@ def test_break_even(cost: float, gain: float, share: float) -> None:
 
 def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
     assert pays(Estimate(25.3, 0.0, 100.0), 2.1, 6.2) == (
-        "These rows cannot tell from how many cases against the rule on it is better "
+        "These samples cannot tell from how many cases against the shortcut on it is better "
         "(+6.2 points on those, -2.1 on the others)."
     )
     assert pays(Estimate(25.3, 4.0, 60.0), 2.1, 6.2).startswith("Better if more than 25.3% [4.0, 60.0] of the cases")
@@ -159,20 +162,20 @@ def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ((0.8, 0.8), (0.6, 0.9), "Better only if fewer than 33.3% of the cases go against the rule (-20.0 points on"),
+        ((0.8, 0.8), (0.6, 0.9), "Better only if fewer than 33.3% of the cases go against the shortcut (-20.0 points"),
         ((0.5, 0.9), (0.5, 0.8), "No share of cases"),
         ((0.5, 0.9), (0.5, 1.0), "Better only if fewer than 100.0%"),
     ],
 )
 def test_what_gains_on_aligned_samples_is_not_called_useless(before: Any, after: Any, words: str) -> None:
-    """Accuracies on samples against the rule, and on those that follow it."""
+    """Accuracies on samples against the shortcut, and on those that follow it."""
     right = [np.concatenate([np.arange(200) < 200 * share for share in shares]) for shares in (before, after)]
     found = price(trial_of(dict(zip((VANILLA, PGD), right, strict=True)), np.arange(400) < 200), PGD)
     assert found is not None and found["sentence"].startswith(words), found
 
 
 def test_a_handful_of_held_out_units_proves_nothing() -> None:
-    """One hospital in which it is better is no interval, however many pictures it has."""
+    """One hospital in which it is better is no interval, however many images it has."""
     trial = trial_of({VANILLA: np.arange(400) % 4 == 0, PGD: np.ones(400, bool)}, np.arange(400) % 4 == 1)
     evaluation = replace(trial, unit=np.arange(400) % 5, chosen=PGD)
     own: Any = SimpleNamespace(classes=("a", "b"), group=None)
@@ -197,7 +200,7 @@ def test_the_price_is_what_the_accuracies_say() -> None:
     assert found["gain"]["value"] == pytest.approx(100 * (after[misclassified].mean() - before[misclassified].mean()))
     assert found["break_even"]["low"] < 100 * share < found["break_even"]["high"]
     assert f"more than {100 * share:.1f}% [" in found["sentence"]
-    assert price(trial_of({VANILLA: before, PGD: after}), PGD) is None  # no sample goes against the rule
+    assert price(trial_of({VANILLA: before, PGD: after}), PGD) is None  # no sample goes against the shortcut
 
 
 def test_samples_of_one_unit_are_one_piece_of_evidence() -> None:
@@ -233,7 +236,7 @@ def made(controls: Any = None, marks: Any = ()) -> Any:
     [(None, NAN, 0.1), (Estimate(50, 50, 50), Estimate(5, 5, 5), 0.2), (Estimate(0, 0, 0), NAN, 1)],
 )
 def test_planted_samples_bound_the_share_above(found: Any, called_so: Estimate, high: float) -> None:
-    """If half of them are missed, twice as many may go against the rule as are missed; if none, any number may."""
+    """If half of them are misclassified, twice as many may be conflicting as are misclassified; if none, any number."""
     controls = found and Controls("colour", "colour", 600, found, called_so, 600, Estimate(99, 98, 100))
     share = conflicting_share(made(controls))
     assert (share.low, share.high, share.plain["value"]) == (0, pytest.approx(high), None)

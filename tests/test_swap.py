@@ -50,7 +50,7 @@ def test_pairs():
     assert (y[pairs.donors] != y[pairs.rows]).all()
     assert (y[pairs.same] == y[pairs.rows]).all() and (pairs.same != pairs.rows).all()
     large = np.bincount(y[pairs.donors[y[pairs.rows] == 0]], minlength=3)
-    assert abs(large[1] - large[2]) < 35  # classes are as likely, however many rows they have
+    assert abs(large[1] - large[2]) < 35  # classes are as likely, however many samples they have
     assert np.array_equal(draw_pairs(y, eligible, 100, 3).donors, pairs.donors)
 
 
@@ -120,11 +120,11 @@ def test_nothing_seen_is_not_certainty():
     assert binomial_interval(1, 10) == pytest.approx((0.025**0.1, 1))
 
 
-# --- the whole test, on pictures ------------------------------------------------------------------------------------
+# --- the whole test, on images ------------------------------------------------------------------------------------
 
 
 def coloured(n: int = 400, classes: int = 4) -> tuple[torch.Tensor, np.ndarray]:
-    """Pictures whose left half says the class by brightness and whose tint says it by colour."""
+    """Images whose left half says the class by brightness and whose tint says it by colour."""
     y = labels(n, classes)
     tint = torch.tensor([[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1], [1, 1, 0.3]])[y]
     x = torch.full((n, 3, 16, 16), 60.0)
@@ -180,9 +180,9 @@ def test_a_view_that_cannot_be_computed_is_listed():
 
 def test_too_little_for_a_test():
     y = np.zeros(20, np.int64)
-    with pytest.raises(Problem, match="1 classes of two rows"):
+    with pytest.raises(Problem, match="1 classes of two samples"):
         draw_pairs(y, y == 0, 10, 0)
-    with pytest.raises(Problem, match="0 rows that the model gets right"):
+    with pytest.raises(Problem, match="0 samples that the model gets right"):
         draw_pairs(labels(20), np.zeros(20, bool), 10, 0)
 
 
@@ -230,12 +230,12 @@ CALM = reliance(-0.3, 0.8, p=0.6, flips=1.0, flips_same_class=0.8, name="frame",
         (a_test(reliance(20, 28, nuisance=False), CALM), HEALTHY, NO_EVIDENCE, "the least certain is the frame"),
         (a_test(reliance(20, 28, flips=40, flips_same_class=21), CALM), HEALTHY, CANNOT_TELL, "even within a class"),
         (a_test(CALM), HEALTHY, NO_EVIDENCE, "follows none"),
-        (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "right on only 99 rows"),
+        (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "right on only 99 samples"),
         (a_test(CALM, units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
         (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
         (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "chance 6%. So far that is a hint, not a finding."),
         (a_test(reliance(20, 28)), Health(0.05, 100), CANNOT_TELL, "close to guessing"),
-        (a_test(CALM), Health(0.9, 19), CANNOT_TELL, "misses only 19 rows"),
+        (a_test(CALM), Health(0.9, 19), CANNOT_TELL, "misclassifies only 19 samples"),
         (a_test(reliance(20, 28)), Health(0.9, 19), BIASED, "colour cast"),
         (a_test(CALM), Health(0.9, 100, recoverable=True), CANNOT_TELL, "no property that was tested explains"),
         (a_test(CALM), Health(0.9, 100, empty=["site 'A' never goes with label 'ill'"]), CANNOT_TELL, "site 'A'"),

@@ -1,4 +1,4 @@
-"""Views of pictures and texts: the property arrives, the rest stays, nothing is random."""
+"""Views of images and texts: the property arrives, the rest stays, nothing is random."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def noise(n: int = 4, size: int = 32, seed: int = 0) -> torch.Tensor:
 
 
 def smooth(n: int = 4, size: int = 32, seed: int = 0) -> torch.Tensor:
-    """Pictures with colours, edges and soft parts, away from black and white so that nothing is clipped."""
+    """Images with colours, edges and soft parts, away from black and white so that nothing is clipped."""
     small = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed)) * 80 + 90
     return torch.nn.functional.interpolate(small, size=(size, size), mode="bilinear").to(torch.uint8)
 
@@ -139,7 +139,7 @@ def test_blocks_come_back_and_are_orthonormal():
 
 @pytest.mark.parametrize("name", ["compression", "texture"])
 def test_block_energies_arrive(name):
-    """Fine stripes arrive in a smooth picture, and leave a striped one whose donor is smooth."""
+    """Fine stripes arrive in a smooth image, and leave a striped one whose donor is smooth."""
     across = torch.arange(32)
     stripes = (128 + 30 * (across % 2 * 2 - 1)).expand(4, 3, 32, 32).to(torch.uint8)
 
@@ -159,7 +159,7 @@ def test_views_that_cannot_be_computed_say_so():
 
 
 def test_enlarging_a_pixel_gives_it_no_frame():
-    """Small networks get no picture under 28 pixels: what was one pixel has a colour, and nothing else to swap."""
+    """Small networks get no image under 28 pixels: what was one pixel has a colour, and nothing else to swap."""
     own = SimpleNamespace(kind="image", inputs=SimpleNamespace(largest_side=1))
     enlarged = torch.zeros(2, 3, 28, 28, dtype=torch.uint8)
     untested = []
@@ -232,7 +232,7 @@ def test_the_injected_word_is_named_and_chosen_on_other_folds():
     assert [view.nuisance for view in (giveaway, words, length, case)] == [True, False, True, True]
     lone = list(texts)
     for row in np.flatnonzero(fold == 0):
-        lone[row] += " quokka" * int(y[row])  # a word that only rows of fold 0 hold
+        lone[row] += " quokka" * int(y[row])  # a word that only samples of fold 0 hold
     phi = associations(lone, y, fold)
     assert phi[0].get("quokka", 0) == 0 and phi[1]["quokka"] > 0.2
     texts, y, fold = reviews()  # words that tell the label alike are named in one order

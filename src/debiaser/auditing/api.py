@@ -274,20 +274,20 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
-    steps = [f"Look at the rows that stand out and mark them: {against:,} go against the easy rule."] if against else []
+    steps = [f"Look at the samples that stand out: {against:,} go against the shortcut. Mark them."] if against else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} rows."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
     source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
     snippet = f"import debiaser\nfindings = debiaser.{verb}({source}{named})\nprint(findings)"
-    last = "Collect rows from where the model failed in the field: they show what this data cannot."
+    last = "Collect samples from where the model failed in the field: they show what this data cannot."
     if model_dir:
         last = "Use the exported model with the line below; its folder holds a card with the evidence."
-        snippet = f"debiaser predict {model_dir} NEW_{'PICTURES' if own.kind == 'image' else 'TEXTS'}"
+        snippet = f"debiaser predict {model_dir} NEW_{'IMAGES' if own.kind == 'image' else 'TEXTS'}"
     elif examined.verdict == BIASED:
         last = (
-            "Train against the rule with the lines below: they train the controls too, prove the difference on "
-            "held-out rows and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
+            "Train against the shortcut with the lines below: they train the controls too, prove the difference on "
+            "held-out samples and export a model. For a loop of your own, draw batches by weights.csv (ScoreSampler)."
         )
     if not own.total and not model_dir:  # the samples were in memory
         sampler = "from debiaser import ScoreSampler\nsampler = ScoreSampler(findings.rows['probability'], seed=0)"
@@ -367,7 +367,7 @@ def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
     if count == own.total:
         return np.asarray(array[own.places])
     raise Misuse(
-        f"the arrays must have one line for each of the {own.total:,} rows of the data, or of the {len(own):,} that "
+        f"the arrays must have one line for each of the {own.total:,} samples of the data, or of the {len(own):,} that "
         f"can be used, in their order; got {count:,}"
     )
 
@@ -381,7 +381,7 @@ def checked_answers(own: OwnData, probability: Vector, features: Vector | None) 
             "each class, in their order"
         )
     if not np.isfinite(probability).all() or (probability < 0).any() or (abs(probability.sum(1) - 1) > 1e-3).any():
-        raise Misuse("probabilities must be from 0 to 1 and sum to 1 in every row; apply a softmax to logits first")
+        raise Misuse("probabilities must be from 0 to 1 and sum to 1 in every sample; apply a softmax to logits first")
     probability = probability / probability.sum(1, keepdims=True)
     entering = np.ones((len(own), 1)) if features is None else features
     if entering.ndim != 2 or not np.isfinite(entering).all():

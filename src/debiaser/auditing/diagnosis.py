@@ -34,8 +34,8 @@ KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 MOST = 600  # samples planted
 TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
 UNNAMED = (
-    "No property is named that the model follows, so a row that goes against the easy rule cannot be told from a wrong "
-    "label: no kind is asserted."
+    "No property is named that the model follows, so a sample that goes against the shortcut cannot be told from a "
+    "wrong label: no kind is asserted."
 )
 
 
@@ -69,19 +69,19 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
         why = "What it is given cannot carry the task, so no finding about it means anything."
         found.append(Trouble(what, why, advice))
     elif not learnt:
-        what = "The easy model is hardly better than always naming one class."
-        why = "It has not learnt any rule, so rows cannot go against one."
+        what = "The biased model is hardly better than always naming one class."
+        why = "It has not learnt any rule, so samples cannot go against one."
         found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
-        what = f"The easy model misses only {errors:,} of {len(y):,} rows it was not trained on."
-        why = "If a shortcut goes with the label everywhere, no row in the data can show it."
-        do = "Collect rows where the suspected cue and the label disagree, or examine the model on them."
+        what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."
+        why = "If a shortcut goes with the label everywhere, no sample in the data can show it."
+        do = "Collect samples where the suspected cue and the label disagree, or examine the model on them."
         found.append(Trouble(what, why, do))
     for number, name in enumerate(classes):
         mine = y == number
         if learnt and mine.any() and (biased[mine] == number).mean() < COLLAPSED:
-            what = f"The easy model almost never answers '{name}' where that is the label."
-            why = "All rows of that class then look as if they went against the rule."
+            what = f"The biased model almost never answers '{name}' where that is the label."
+            why = "All samples of that class then look as if they went against the shortcut."
             do = "It may be too rare or too hard for so short a training: a larger --epochs, or merge it with another."
             found.append(Trouble(what, why, do))
     return found
@@ -112,17 +112,17 @@ class Diagnosis:
 
     @property
     def trust(self) -> Vector:
-        """(n,) what a row's weight in training is multiplied by: less for likely mislabelled rows, never nothing."""
+        """(n,) what a sample's weight in training is multiplied by: less for likely mislabelled ones, never nothing."""
         if self.abstains or self.judge is None:
             return np.ones(len(self.misclassified))
         return np.where(self.misclassified, np.maximum(1 - self.wrong, LEAST), 1.0)
 
 
 def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
-    """What the rows that the easy model misses are, by models that see these rows more often than they are.
+    """What the samples that the biased model misclassifies are, by models that see these more often than they are.
 
     One step of nu and pi for each training. Steps to the fixed point under one model would end at pi = 1 wherever it is
-    not yet sure of the samples that go against the rule, and no later model would see these more often than noise.
+    not yet sure of the samples that go against the shortcut, and no later model would see these more often than noise.
     """
     inside = trainer.fold >= 0
     misclassified = inside & (biased.answer != trainer.y)
@@ -204,8 +204,8 @@ class Planted:
 
 @dataclass(frozen=True)
 class Controls:
-    """What became of planted rows, in percent: conflicts that the easy model misses (found), conflicts and flips that
-    were called mislabelled, the former of those found."""
+    """What became of planted samples, in percent: conflicts that the biased model misclassifies (found), conflicts and
+    flips that were called mislabelled, the former of those found."""
 
     view: str
     title: str
@@ -224,12 +224,12 @@ class Controls:
     def words(self) -> str:
         """What the controls showed."""
         if not self.conflicts:
-            return "No row could be made on purpose: the easy model follows the rule on none that could take another's."
-        fooled = f"the easy model misses {self.found.words()}"
+            return "No sample could be made on purpose: no bias-aligned one could take the property of another."
+        fooled = f"the biased model misclassifies {self.found.words()}"
         if self.found.value:
             fooled += f", and {self.conflicts_called.words()} of these would be called mislabelled"
         return (
-            f"Checked on rows made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
+            f"Checked on samples made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
             f"{fooled}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
         )
 
@@ -239,12 +239,12 @@ class Controls:
         fooled = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
         if fooled < FEW:
             return (
-                f"Only {fooled:,} rows that were made to go against the rule fooled the easy model; {FEW} are needed "
-                "to check what kinds are called: no kind is asserted."
+                f"Only {fooled:,} samples that were made bias-conflicting fooled the biased model; {FEW} are needed to "
+                "check what kinds are called: no kind is asserted."
             )
         if self.conflicts_called.value > TOLERATED:
             return (
-                f"Of {fooled:,} rows that were made to go against the rule, {self.conflicts_called.value:.0f}% would "
+                f"Of {fooled:,} samples that were made bias-conflicting, {self.conflicts_called.value:.0f}% would "
                 f"have been called mislabelled, more than {TOLERATED:.0f}%: no kind is asserted."
             )
         return ""
@@ -272,7 +272,7 @@ def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:
 
 
 def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
-    """Samples that follow the rule, made to go against it: each takes the view from its donor of another class."""
+    """Samples that follow the shortcut, made to go against it: each takes the view from its donor of another class."""
     pool = trainer.rows
     follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
     mixed = numpy_stream(trainer.seed, "planted").permutation(follows)
@@ -281,7 +281,7 @@ def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFol
     models = trainer.read_models(biased), trainer.read_models(judge)
     k = len(trainer.material.classes)
     biased_said, judge_said = [np.zeros((0, k))], [np.zeros((len(judge.keys), 0, k))]
-    for start in track(range(0, len(rows), BATCH), "planted rows"):
+    for start in track(range(0, len(rows), BATCH), "planted samples"):
         part = slice(start, start + BATCH)
         x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
@@ -291,7 +291,7 @@ def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFol
 
 
 def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagnosis: Diagnosis, unit: Rows) -> Controls:
-    """What the rule for kinds calls planted conflicts, and labels that were flipped on samples that follow the rule."""
+    """What the rule for kinds calls planted conflicts, and labels that were flipped on bias-aligned samples."""
     assert diagnosis.judge is not None
     assert diagnosis.noise is not None
     label = trainer.y[planted.rows]

@@ -56,7 +56,7 @@ def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: 
 def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimate:
     """The percentage of hits, with an interval over units."""
     if not len(hits):
-        return Estimate(float("nan"), method="no rows")
+        return Estimate(float("nan"), method="no samples")
     values = 100 * hits.astype(np.float64)
     drawn = resampled_means(values, unit, seed)[:, 0]
     low, high = np.percentile(drawn, [2.5, 97.5])

@@ -30,6 +30,7 @@ from debiaser.report.tables import markdown_table, spread, with_interval
 FORMAT = 1
 LARGEST = 4096  # pixels of a side
 NETWORK = ("network", "features")
+MISCLASSIFIED = "samples that the biased model misclassifies"
 PARTS = ("before", "controls", "after")
 
 
@@ -82,26 +83,26 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
     ]
     mine = f"{100 * float(right.mean()):.2f}% right"
     if hard.any():
-        mine += f"; {100 * float(right[hard].mean()):.2f}% on the {int(hard.sum()):,} rows the easy model misses"
+        mine += f"; {100 * float(right[hard].mean()):.2f}% on the {int(hard.sum()):,} {MISCLASSIFIED}"
     lines = [
         f"# A classifier of {len(config['classes'])} classes, trained with {config['method']}",
         "",
         f"Classes: {', '.join(escaped(name) for name in config['classes'])}.",
-        f"Input: {'pictures, ' + choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
+        f"Input: {'images, ' + choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
         f"Network: {'; '.join(text for name, text in choices.items() if name in NETWORK)}.",
         "",
         "## Evidence",
         "",
         repair["sentence"],
         "",
-        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out rows: {mine}.",
+        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
         "",
-        markdown_table(("trained with", "all held-out rows", "minus vanilla", "rows the easy model misses"), table),
+        markdown_table(("trained with", "all held-out samples", "minus vanilla", MISCLASSIFIED), table),
         "",
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
-        f"the easy one saw {evaluation.samples_seen:,} samples of the training and validation rows.",
+        f"the biased one saw {evaluation.samples_seen:,} of the training and validation samples.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
-        "Nothing was chosen on the held-out rows but whether to export vanilla instead.",
+        "Nothing was chosen on the held-out samples but whether to export vanilla instead.",
         "",
         "## What the audit of the training data said",
         "",
@@ -110,7 +111,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
         "## Use",
         "",
-        "    debiaser predict FOLDER_OF_THIS_FILE picture.jpg",
+        "    debiaser predict FOLDER_OF_THIS_FILE image.jpg",
         "",
     ]
     return "\n".join(lines)
@@ -185,7 +186,7 @@ def predict_inputs(
     column = text if exported.kind == "text" else image
     found = [pair for given in inputs for pair in find_inputs(given, exported.kind, column)]
     if not found:
-        many = "texts" if exported.kind == "text" else "pictures"
+        many = "texts" if exported.kind == "text" else "images"
         raise Problem(f"there are no {many} in {', '.join(inputs)}; give files, a folder or a CSV")
     parts = []
     if exported.kind == "text":

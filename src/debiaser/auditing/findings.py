@@ -87,7 +87,7 @@ class Findings:
     def __repr__(self) -> str:
         counts = {kind: int((self.rows["kind"] == kind).sum()) for kind in ("conflicting", "mislabelled", "unsure")}
         told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        lines = [f"Findings: {self.verdict} ({self.summary['n']:,} rows: {told})"]
+        lines = [f"Findings: {self.verdict} ({self.summary['n']:,} samples: {told})"]
         lines += [f"  {reason}" for reason in self.reasons]
         if self.summary.get("repair"):
             lines.append(f"  {self.summary['repair']['sentence']}")
@@ -152,13 +152,13 @@ def summarise(examined: Examined) -> dict[str, Any]:
 
 def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]:
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
-    things = {"image": "pictures", "text": "texts"}.get(examined.subject.own.kind, "rows")
+    things = {"image": "images", "text": "texts"}.get(examined.subject.own.kind, "samples")
     rests = f"{examined.effective_rows.value:,.0f} of {len(examined.pool):,} {things}"
     told = [f"Training by score would rest on {rests}."]
     told += [f"Not tested: {each['title']} ({each['reason']})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
-        told.append(f"{len(changed):,} pictures changed meanwhile and were grey from then on: {first([*changed])}")
+        told.append(f"{len(changed):,} images changed meanwhile and were grey from then on: {first([*changed])}")
     return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
 
 
@@ -189,7 +189,7 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
     }
 
 
-# --- The share of samples that go against the rule: bounded above by planted ones, below by what a person saw
+# --- The share of samples that go against the shortcut: bounded above by planted ones, below by what a person saw
 
 
 def looks(examined: Examined) -> Rows:
@@ -205,17 +205,17 @@ def misclassified_rows(examined: Examined) -> Rows:
 
 
 def conflicting_share(examined: Examined) -> Estimate:
-    """From 0 to 1. Rows that go against the rule are missed, and not called mislabelled, as often as planted ones are:
+    """From 0 to 1. Bias-conflicting samples are misclassified, and not called mislabelled, as often as planted ones:
     that bounds them above. What a person marked, best in the random looks, bounds them below."""
     n, misclassified = len(examined.pool), misclassified_rows(examined)
     diagnosis, controls = examined.diagnosis, examined.controls
-    high, how = len(misclassified) / n, ["at most all rows that the easy model misses"]
+    high, how = len(misclassified) / n, ["at most all samples that the biased model misclassifies"]
     if controls is not None and controls.found.low is not None:
         called = 0.0 if diagnosis.abstains else (controls.conflicts_called.high or 0.0) / 100
         kept = len(misclassified) if diagnosis.abstains else (diagnosis.kind[misclassified] != "mislabelled").sum()
         reached = controls.found.low / 100 * (1 - called)
         high = min(1.0, int(kept) / n / reached) if reached > 0 else 1.0
-        how = [f"at most what planted rows allow, of which {controls.found.words()} are missed"]
+        how = [f"at most what planted samples allow, of which {controls.found.words()} are misclassified"]
     low = 0.0
     if len(examined.confirmed):
         low, words = lower_end(examined, misclassified)
@@ -235,7 +235,7 @@ def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
     drawn = looks(examined)
     looked = drawn[np.isin(drawn, seen)]
     if len(looked) < len(drawn) or not len(drawn):
-        return counted, f"at least the rows confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
+        return counted, f"at least the samples confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
     share = float((marks[looked] == "conflicting").mean())
     units = len(np.unique(examined.subject.own.unit[looked]))  # ten looks at one unit are one look
     projected = binomial_interval(share, units)[0] * len(misclassified) / n
@@ -253,16 +253,18 @@ def mislabelled_share(examined: Examined) -> Estimate:
         named = float((diagnosis.kind[pool] == "mislabelled").mean())
         amiss = (examined.controls.conflicts_called.high or 0.0) / 100 if examined.controls else 0.0
         low = max(0.0, named - amiss * float(misclassified.mean()))
-    how = "no kind is asserted" if diagnosis.abstains else "from the rows called so, less those called so by mistake"
+    how = "no kind is asserted" if diagnosis.abstains else "from the samples called so, less those called so by mistake"
     value = float("nan") if diagnosis.abstains else expected
-    return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the easy model misses")
+    return Estimate(
+        value, min(low, expected), high, f"expected share; {how}, to all that the biased model misclassifies"
+    )
 
 
 # --- What the page shows
 
 
 def choose(examined: Examined) -> tuple[Rows, Rows]:
-    """The samples to show, most and least against the rule in every class, likely mislabelled, and looks; and those
+    """The samples to show, most and least against the shortcut in every class, likely mislabelled, and looks; and those
     where the models' looks are drawn."""
     y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
     kind = examined.diagnosis.kind
@@ -337,7 +339,7 @@ def write_audit(
 
 
 def shown_samples(examined: Examined, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
-    """By their place in scores.csv the images or texts to show, what the easy model says, and where models look."""
+    """By their place in scores.csv the images or texts to show, what the biased model says, and where models look."""
     subject, trainer, kind = examined.subject, examined.trainer, examined.subject.own.kind
     rows, looked = choose(examined)
     contents = subject.read(torch.from_numpy(rows))

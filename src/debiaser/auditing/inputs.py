@@ -38,7 +38,7 @@ IMAGES, TEXTS = 64, 256  # read at a time
 def own_of(dataset: Any, seed: int = 0) -> OwnData:
     """A dataset of (image, class number) or (text, label) pairs as own data, read like a table that holds images."""
     if not hasattr(dataset, "__len__") or not len(dataset):
-        raise Misuse("there are no rows here: give a path, a dataset of (x, y) pairs, or labels and probabilities")
+        raise Misuse("there are no samples here: give a path, a dataset of (x, y) pairs, or labels and probabilities")
     first = dataset.read(torch.arange(1))[0] if isinstance(dataset, Split) else dataset[0][0]
     ids = [str(row) for row in range(len(dataset))]
     rows = Rows(type(dataset).__name__, ids, [], "the dataset", places=np.arange(len(ids)))
@@ -47,7 +47,7 @@ def own_of(dataset: Any, seed: int = 0) -> OwnData:
         return gather(replace(rows, texts=list(texts), labels=[str(label) for label in labels]), seed)
     if not isinstance(first, Tensor) or first.ndim != 3 or first.shape[0] not in (1, 3):
         raise Misuse(
-            "audit takes a dataset of (picture, label) with pictures (1 or 3, height, width), or of (text, label); "
+            "audit takes a dataset of (image, label) with images (1 or 3, height, width), or of (text, label); "
             "for other inputs give the answers of a model: audit(labels, pred_probs, features)"
         )
     split, lock = as_split(dataset), Lock()
@@ -67,7 +67,7 @@ def as_file(image: Tensor) -> bytes:
         low, high = (float(each) for each in image.aminmax())
         if low < -SLACK or high > 1 + SLACK:
             raise Misuse(
-                f"pictures must be bytes, or numbers from 0 to 1; these reach from {low:.3g} to {high:.3g}: leave out "
+                f"images must be bytes, or numbers from 0 to 1; these reach from {low:.3g} to {high:.3g}: leave out "
                 "the normalisation"
             )
         image = (image * 255).round().clamp(0, 255).byte()
@@ -235,7 +235,7 @@ class WholeMaterial(Material):
 def whole_material(own: OwnData, encoder: Encoder) -> WholeMaterial:
     """The list of what is trained on, written for the processes that train."""
     if own.kind == "image" and not all(own.paths):
-        raise Misuse("--finetune needs pictures that are files: these lie inside a table; save them as files first")
+        raise Misuse("--finetune needs images that are files: these lie inside a table; save them as files first")
     inputs = list(own.inputs.texts) if own.kind == "text" else [str(Path(each).resolve()) for each in own.paths]
     path = user_cache("features") / f"{own.inputs.identity}.json"
     write_json(path, {"kind": own.kind, "encoder": encoder.name, "inputs": inputs})
@@ -282,7 +282,7 @@ class Subject:
         """What was chosen for this data, in words."""
         told = {"network": self.material.network}
         if self.encoder is not None and not self.whole:
-            told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a row, computed once"
+            told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a sample, computed once"
         if self.own.kind == "image":
             told["pictures"] = f"whole, letterboxed to {self.size} x {self.size} pixels"
         return told
@@ -317,7 +317,7 @@ def stream_of(own: OwnData, size: int) -> Stream:
         for part, images in own.inputs.stream(rows, size, IMAGES):
             for name, reason in own.inputs.failed.items():
                 raise Problem(
-                    f"{len(own.inputs.failed):,} pictures changed while they were read; the first, {name}, {reason}: "
+                    f"{len(own.inputs.failed):,} images changed while they were read; the first, {name}, {reason}: "
                     "run the same command again when nothing writes to them"
                 )
             yield part, images

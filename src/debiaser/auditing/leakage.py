@@ -1,7 +1,7 @@
 """Suspects: does a column that is not the input tell the label? Counted out of fold, held against chance.
 
 Balanced accuracy does not reward naming the large class, and chance is the same rule on permuted labels, so an
-imbalanced dataset makes no column suspect. One row of each unit takes part: rows of one patient are not separate proof.
+imbalanced dataset makes no column suspect. One sample of each unit takes part: those of one patient are one proof.
 """
 
 import math
@@ -24,7 +24,7 @@ PERMUTATIONS = 999
 RATE = 0.01  # false discoveries among the flagged: of a hundred datasets without a suspect, one names some
 SMALLEST = 0.05  # of the way from chance to perfect: below, a column tells too little to matter, however sure that is
 BINS, VALUES = 16, 50  # parts that numbers are cut into; values of a column that are kept apart
-FEWEST = 5  # rows of a value, below which it counts among the others; rows expected in a cell that is called empty
+FEWEST = 5  # samples of a value, below which it counts among the others; as many expected in a cell that is empty
 SHOWN = 20  # values listed of a column
 MISSING, OTHERS = "(missing)", "(others)"
 
@@ -33,7 +33,7 @@ MISSING, OTHERS = "(missing)", "(others)"
 class Leakage:
     """A column: how well it tells the label out of fold (percent), what chance gives, p, q (false discovery rate).
 
-    values: rows and the easy model's error rate (percent) for each value; empty: values that never go with a label.
+    values: samples and the biased model's error rate (percent) for each value; empty: those that a label never has.
     """
 
     column: str
@@ -60,7 +60,7 @@ def find_leakage(
     classes: Sequence[str],
     seed: int = 0,
 ) -> list[Leakage]:
-    """Every column (n,) that varies, the most telling first; `wrong` (n,): rows that the easy model misses."""
+    """Every column (n,) that varies, the most telling first; `wrong` (n,): misclassified by the biased model."""
     rows = one_of_each(unit, seed)
     fold = numpy_stream(seed, "suspects", "folds").permutation(len(rows)) % FOLDS
     _, label = np.unique(y[rows], return_inverse=True)

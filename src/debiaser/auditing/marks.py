@@ -57,7 +57,7 @@ def match_marks(own: OwnData, pool: Rows, path: Path) -> dict[int, str]:
     if other := [name for name, (_, label) in marks.items() if label not in (None, labels[name])]:
         raise Problem(
             f"{len(other):,} of {len(marks):,} rows in {path} have another label here (the first: {other[0][1]!r}, "
-            f"'{labels[other[0]]}'); it was saved for another dataset, or remove the rows whose label you have mended"
+            f"'{labels[other[0]]}'); it was saved for another dataset, or remove the samples whose label you have fixed"
         )
     return {number[name]: mark for name, (mark, _) in marks.items()}
 

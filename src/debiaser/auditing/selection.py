@@ -1,4 +1,4 @@
-"""Which candidate to take when nobody can say which samples go against the rule, and the proof that it is better.
+"""Which candidate to take when nobody can say which samples go against the shortcut, and the proof that it is better.
 
 One is selected on validation samples, half by the accuracy on the worst class, half by the accuracy on samples that
 were given the named property of another class; without a named property, by the worst class alone. Towards vanilla by
@@ -36,7 +36,7 @@ from debiaser.report.tables import signed, with_interval
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
 MOST = 1000  # validation samples that are planted
-ON_MISCLASSIFIED = "rows the easy model misses"
+ON_MISCLASSIFIED = "samples that the biased model misclassifies"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 
 
@@ -139,7 +139,7 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
         for name, each in validation.candidates.items()
     }
     right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in models}
-    for start in track(range(0, len(places), BATCH), "planted rows"):
+    for start in track(range(0, len(places), BATCH), "planted samples"):
         rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
         x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
@@ -180,9 +180,8 @@ def choose_model(validation: Evaluation, planted: PlantedAnswers | None, max_cos
         by = f"half by the worst class, half by {len(planted.places):,} of them that were given the {planted.title} of "
         by += "another class"
     beside = f"; {VANILLA} {full[names.index(VANILLA)]:.1f}" if chosen != VANILLA else ""
-    told = (
-        f"Chosen on {len(validation.rows):,} validation rows, {by}: {chosen} ({full[names.index(chosen)]:.1f}{beside})"
-    )
+    value = f"{full[names.index(chosen)]:.1f}{beside}"
+    told = f"Chosen on {len(validation.rows):,} validation samples, {by}: {chosen} ({value})"
     told += ", the simplest within one standard error of the best."
     if any(vetoed.values()):
         out = ", ".join(f"{name} ({cost[name]:.1f})" for name in names if vetoed[name])
@@ -248,9 +247,9 @@ def report_evaluation(evaluation: Evaluation, rival: str, own: OwnData, max_cost
     helped, words = judge_change(overall, misclassified, max_cost)
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified)
-        helped, words = False, f"Debiasing was not chosen; on the held-out rows {rival} changed {changed}."
+        helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
     before, after = told.pop(VANILLA), told.pop(rival)
-    test = {**overall, "on": "all held-out rows", "easy_misses": misclassified}
+    test = {**overall, "on": "all held-out samples", "easy_misses": misclassified}
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped}
     sides = {"before": {VANILLA: before}, "after": {rival: after}}
     how = {"seeds": evaluation.seeds, "samples_seen": evaluation.samples_seen, "chosen": evaluation.chosen}
@@ -319,15 +318,15 @@ def judge_change(
 def changes_in_words(overall: dict[str, Any], misclassified: dict[str, Any]) -> str:
     """The differences on all held-out samples and on those the biased model misclassifies, with their intervals."""
     there = with_interval(misclassified)
-    told = f"{with_interval(overall) or signed(overall['difference'])} points on all held-out rows"
+    told = f"{with_interval(overall) or signed(overall['difference'])} points on all held-out samples"
     return f"{told}, {there} on the {misclassified['rows']:,} {ON_MISCLASSIFIED}" if there else told
 
 
-# --- Price: what debiasing gains on samples that go against the rule, what it costs on others, and when it pays
+# --- Price: what debiasing gains on samples that go against the shortcut, what it costs on others, and when it pays
 
 
 def price(evaluation: Evaluation, chosen: str, seed: int = 0) -> dict[str, Any] | None:
-    """Gain and cost in points, and the share in percent of cases against the rule from which the chosen candidate is
+    """Gain and cost in points, and the share in percent of bias-conflicting cases from which the chosen candidate is
     better than vanilla: cost / (cost + gain). Intervals over units and seeds; None without samples of both kinds."""
     against = evaluation.misclassified
     if not against.any() or against.all():
@@ -383,12 +382,13 @@ def pays(even: Estimate, cost: float, gain: float) -> str:
     """When it pays, in words."""
     points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
     if (even.low or 0.0) <= 0 and (NEVER if even.high is None else even.high) >= NEVER:
-        return f"These rows cannot tell from how many cases against the rule on it is better {points}."
-    if gain <= 0 and cost < 0:  # the other way round: what it wins is on samples that follow the rule
-        return f"Better only if fewer than {100 * cost / (cost + gain):.1f}% of the cases go against the rule {points}."
+        return f"These samples cannot tell from how many cases against the shortcut on it is better {points}."
+    if gain <= 0 and cost < 0:  # the other way round: what it wins is on samples that follow the shortcut
+        share = 100 * cost / (cost + gain)
+        return f"Better only if fewer than {share:.1f}% of the cases go against the shortcut {points}."
     if even.value >= NEVER:
-        return "No share of cases that go against the rule makes it better: it gains nothing on them."
-    told = f"Better if more than {even.words()} of the cases in the field go against the rule"
+        return "No share of cases that go against the shortcut makes it better: it gains nothing on them."
+    told = f"Better if more than {even.words()} of the cases in the field go against the shortcut"
     if even.value <= 0:
-        told = f"Better at any share of cases that go against the rule [{even.low:.1f}, {even.high:.1f}%]"
+        told = f"Better at any share of cases that go against the shortcut [{even.low:.1f}, {even.high:.1f}%]"
     return f"{told} {points}."

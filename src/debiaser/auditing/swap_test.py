@@ -193,8 +193,8 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
     rows = np.sort(np.concatenate([mixed[:0], *(mixed[y[mixed] == label][:limit] for label in present)]))
     if len(present) < 2 or not len(rows):
         raise Problem(
-            f"the swap test has {len(present)} classes of two rows or more and {len(rows)} rows that the model gets "
-            "right; it needs two such classes and one such row: audit more data, or a model that has learnt the task"
+            f"the swap test has {len(present)} classes of two samples or more and {len(rows)} samples that the model "
+            "gets right; it needs two such classes and one such sample: audit more data, or a model that knows the task"
         )
     order, starts = np.argsort(y, kind="stable"), np.cumsum(counts) - counts
     place = np.empty_like(order)

@@ -97,7 +97,7 @@ class Health:
     """What else a verdict rests on.
 
     skill: of the model from guessing (0) to perfect (1), out of fold; biased_errors: samples that the biased model
-    misclassifies, out of fold; recoverable: whether samples that go against the rule look learnable; empty: a phrase
+    misclassifies, out of fold; recoverable: whether bias-conflicting samples look learnable; empty: a phrase
     for each label that never goes with a value of a suspect column.
     """
 
@@ -163,7 +163,7 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     if health.skill < WEAK:
         unsound.append("The model is close to guessing, so what it follows means nothing.")
     if test.fewest_units < UNITS:
-        told = f"A class has only {test.fewest_units:,} separate units (rows, unless --unit is given)"
+        told = f"A class has only {test.fewest_units:,} separate units (samples, unless --unit is given)"
         unsound.append(f"{told}; {UNITS} are needed.")
     if not any(each.nuisance for each in test.reliances):
         unsound.append("No property could be swapped that a model should not follow.")
@@ -189,14 +189,16 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
         elif each.nuisance and (each.excess.high is None or each.excess.high >= MATTERS):
             reasons.append(f"{followed(each)} That is too uncertain: {each.excess.words(' points')} beyond chance.")
     if test.fewest_eligible < ELIGIBLE:
-        reasons.append(f"The model is right on only {test.fewest_eligible:,} rows of a class; {ELIGIBLE} are needed.")
+        reasons.append(
+            f"The model is right on only {test.fewest_eligible:,} samples of a class; {ELIGIBLE} are needed."
+        )
     if health.biased_errors < FEW:
         reasons.append(
-            f"The easy model misses only {health.biased_errors:,} rows: a shortcut that goes with the label everywhere "
-            "is not ruled out."
+            f"The biased model misclassifies only {health.biased_errors:,} samples: a shortcut that goes with the "
+            "label everywhere is not ruled out."
         )
     if health.recoverable:
-        reasons.append("Some rows go against an easy rule, but no property that was tested explains which rule it is.")
+        reasons.append("Some samples go against a shortcut, but no property that was tested explains which one it is.")
     reasons += [f"A suspect column has an empty cell: {cell}." for cell in health.empty]
     return reasons
 

@@ -63,7 +63,7 @@ def image_view(
 
     def swap(x: Tensor, donors: Tensor, _: Any = None) -> Tensor:
         if (shortest := min(*x.shape[-2:], side or x.shape[-1])) < smallest:
-            raise Problem(f"needs pictures of at least {smallest} pixels a side, these have {shortest}")
+            raise Problem(f"needs images of at least {smallest} pixels a side, these have {shortest}")
         if x.is_floating_point():
             return (change(255 * x, 255 * donors) / 255).clamp(0, 1)
         return change(x.float(), donors.float()).round().clamp(0, 255).to(torch.uint8)

@@ -124,7 +124,7 @@ def _look_at(contents: Contents, rows: list[int], found: Survey) -> None:
     found.reason[rows] = PENDING
     with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "survey") as pool:
         warnings.simplefilter("ignore")  # of Pillow, about odd files: they are told as reasons
-        with task("looking at pictures", len(rows)) as advance:
+        with task("looking at images", len(rows)) as advance:
             for start in range(0, len(rows), CHUNK):
                 part = rows[start : start + CHUNK]
                 list(pool.map(look, part, chunksize=16))
@@ -224,7 +224,7 @@ def _alike(seen: Survey, pairs: Ints, colour: Floats, spread: Floats) -> Ints:
 SIDES = ("train", "valid", "test")  # of copies on several sides, those further right stay
 TOKENS = 4  # words of a file name that are looked at
 VALID, TEST = 0.1, 0.2  # shares that a split takes where none is given: of the training samples, of all
-FEW = 20  # training rows of a class from which on its scores mean something
+FEW = 20  # training samples of a class from which on its scores mean something
 
 
 def labelled(rows: Rows) -> Rows:
@@ -250,7 +250,7 @@ def readable(rows: Rows, cache: Path | None) -> Rows:
             raise Problem(f"{told}; paths are relative to the folder of the table, or absolute")
         rows = rows.noting(told)
     if len(bad) == len(rows):
-        raise Problem(f"none of {len(rows):,} pictures can be read; the first, {first(rows.ids[:1])}, {seen.reason[0]}")
+        raise Problem(f"none of {len(rows):,} images can be read; the first, {first(rows.ids[:1])}, {seen.reason[0]}")
     return replace(rows, seen=seen).without({int(row): (str(seen.reason[row]), "unreadable") for row in bad})
 
 
@@ -278,7 +278,7 @@ def apart(rows: Rows) -> tuple[Rows, Ints, list[Duplicates]]:
         pairs.append(named[same([rows.unit[row].strip() for row in named.tolist()])])
     if copies:
         torn = sum(len(np.unique(rows.y[members])) > 1 for members in copies)
-        many = f"{sum(map(len, copies)):,} rows are copies of one another, {len(copies):,} different things"
+        many = f"{sum(map(len, copies)):,} samples are copies of one another, {len(copies):,} different things"
         rows = rows.noting(
             f"{many}; they stay on one side",
             *([f"{len(out):,} copies on another side of the given splits were left out"] if out else []),
@@ -293,11 +293,11 @@ def check_classes(rows: Rows, unit: Ints) -> None:
     counts = np.bincount(rows.y, minlength=len(rows.classes))
     gone = [shown(rows.classes[one]) for one in np.flatnonzero(counts == 0)]
     if gone:
-        raise Problem(f"no row that can be read is left of class {first(gone)}; mend its files, or remove it")
+        raise Problem(f"no sample that can be read is left of class {first(gone)}; fix its files, or remove it")
     if rows.unit is not None and len(np.unique(unit)) == 1:
-        raise Problem("all rows are of one unit, so none can be held apart; name another column as --unit, or none")
+        raise Problem("all samples are of one unit, so none can be held apart; name another column as --unit, or none")
     for one in np.flatnonzero(units_per_class(rows.y, unit) < 2):
-        what = f"all {counts[one]:,} rows are copies or of one unit" if counts[one] > 1 else "a single row"
+        what = f"all {counts[one]:,} samples are copies or of one unit" if counts[one] > 1 else "a single sample"
         raise Problem(
             f"class '{shown(rows.classes[one])}' cannot be split: {what}; add different ones, or remove the class"
         )
@@ -317,13 +317,13 @@ def divided(rows: Rows, unit: Ints, seed: int, need_test: bool) -> tuple[npt.NDA
     if shares:
         dealt = deal(rows.y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
         split[train] = np.array(["train", *shares], "<U5")[dealt]
-        made = " and ".join(f"{np.sum(split == name):,} rows for {name}" for name in shares)
+        made = " and ".join(f"{np.sum(split == name):,} samples for {name}" for name in shares)
         notes = [f"no such split was given: {made} were taken from train at random, classes in proportion"]
     lost = [shown(rows.classes[one]) for one in np.setdiff1d(np.arange(len(rows.classes)), rows.y[split == "train"])]
     empty = [side for side in SIDES if not (split == side).any()] if need_test else []
     if empty or lost:
-        what = f"rows for {first(empty)}" if empty else f"rows of class {first(lost)} in train"
-        raise Problem(f"there are no {what}: add separate units, or mend the splits (--split)")
+        what = f"samples for {first(empty)}" if empty else f"samples of class {first(lost)} in train"
+        raise Problem(f"there are no {what}: add separate units, or fix the splits (--split)")
     return split, notes
 
 
@@ -359,11 +359,11 @@ def remarks(rows: Rows, unit: Ints, split: npt.NDArray[np.str_]) -> list[str]:
     """What else a person should know of this data."""
     found = []
     if rows.seen is not None and (count := int(rows.seen.windowed.sum())):
-        found.append(f"{count:,} pictures of more than 8 bits were windowed to 8, 1st to 99th percentile of each")
+        found.append(f"{count:,} images of more than 8 bits were windowed to 8, 1st to 99th percentile of each")
     if rows.unit is not None and (leaking := int((pd.Series(split).groupby(unit).nunique() > 1).sum())):
         found.append(f"{leaking:,} units are on several sides of the given splits: the test knows them already")
     counts = np.bincount(rows.y[split == "train"], minlength=len(rows.classes))
     small = [f"{shown(rows.classes[one])} ({counts[one]})" for one in np.flatnonzero(counts < FEW)]
     if small:
-        found.append(f"classes with fewer than {FEW} training rows, of which little can be said: {first(small)}")
+        found.append(f"classes with fewer than {FEW} training samples, of which little can be said: {first(small)}")
     return found

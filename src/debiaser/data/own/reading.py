@@ -41,7 +41,7 @@ def find_rows(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
     if isinstance(source, pd.DataFrame):
         return read_table(read_frame(source), type(source).__name__, columns)
     if not str(source):  # as a path it would be the folder one stands in
-        raise Misuse("the source is empty; name a folder of pictures, a table or a dataset")
+        raise Misuse("the source is empty; name a folder of images, a table or a dataset")
     path = Path(source)
     try:
         exists, is_folder = path.exists(), path.is_dir()
@@ -50,7 +50,7 @@ def find_rows(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
     reader = READERS.get(path.suffix.lower())
     if is_folder and not is_saved_dataset(path):
         if columns != Columns():
-            raise Misuse(f"{source} is a folder of pictures: it has no columns to name; give a table for that")
+            raise Misuse(f"{source} is a folder of images: it has no columns to name; give a table for that")
         return read_folder(path)
     if is_folder:
         table = read_saved(path)
@@ -59,7 +59,7 @@ def find_rows(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
     elif not exists:
         table = read_hub(str(source))
     elif reader is None or not path.is_file():
-        raise Problem(f"cannot tell what {source} is; expected a folder of pictures or a table ({', '.join(READERS)})")
+        raise Problem(f"cannot tell what {source} is; expected a folder of images or a table ({', '.join(READERS)})")
     else:
         table = reader(path)
     return read_table(table, str(source), columns)
@@ -93,10 +93,10 @@ def read_folder(root: Path) -> Rows:
     if len(set(labels)) < 2:
         raise _unusable(root, loose, top, paths)
     if loose:
-        notes.append(f"{len(loose):,} pictures lie outside any class folder and were passed over: {first(loose)}")
+        notes.append(f"{len(loose):,} images lie outside any class folder and were passed over: {first(loose)}")
     if passed:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in passed.most_common(5))
-        notes.append(f"files that are not pictures were passed over: {kinds}")
+        notes.append(f"files that are not images were passed over: {kinds}")
     return Rows(
         source=str(root),
         ids=[told(os.path.relpath(path, root)) for path in paths],
@@ -138,9 +138,9 @@ def _unusable(root: Path, loose: list[str], top: Path, paths: list[str]) -> Prob
     table = next((name for name in _inside(root)[1] if Path(name).suffix.lower() in READERS), None)
     hint = f", or name the table in it: {root / told(table)}" if table else ""
     if loose:
-        what = f"{len(loose):,} pictures lie directly in {root}, in no class folder"
+        what = f"{len(loose):,} images lie directly in {root}, in no class folder"
         return Problem(f"{what}; put each into a folder that is named by its class{hint}")
-    return Problem(f"no pictures in {root}; expected a folder for each class with pictures in it{hint}")
+    return Problem(f"no images in {root}; expected a folder for each class with images in it{hint}")
 
 
 def _inside(folder: Path | str) -> tuple[list[str], list[str]]:
@@ -419,7 +419,7 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
     split = columns.split or _found_split(table, columns, notes)
     label = columns.label or _label(table, {image, text, split, columns.group, columns.unit}, notes)
     if label not in table.columns:
-        raise Misuse(f"'{label}' holds pictures, not labels; known columns: {_listed(known)}")
+        raise Misuse(f"'{label}' holds images, not labels; known columns: {_listed(known)}")
     if not columns.unit:
         likely = [name for name in table.columns if name.lower() in UNIT and name not in {label, image, text}]
         notes += [f"rows of one '{name}' may belong together: keep them so with --unit {name}" for name in likely[:1]]
@@ -464,7 +464,7 @@ def _check(columns: Columns, known: list[str]) -> None:
         if asked[one] == asked[other]:
             raise Misuse(f"'{asked[one]}' is named twice, as --{one} and as --{other}; each column has one role")
     if columns.image and columns.text:
-        raise Misuse("--image and --text were both given; examine pictures or texts, one at a time")
+        raise Misuse("--image and --text were both given; examine images or texts, one at a time")
 
 
 def _input(table: Table, columns: Columns, notes: list[str]) -> tuple[str | None, str | None]:
@@ -480,7 +480,7 @@ def _input(table: Table, columns: Columns, notes: list[str]) -> tuple[str | None
         return image, None
     if text := _chosen(texts, "text", notes):
         return None, text
-    raise Problem(f"no column of pictures or texts found; name one with --image or --text: {_listed(table.columns)}")
+    raise Problem(f"no column of images or texts found; name one with --image or --text: {_listed(table.columns)}")
 
 
 def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
@@ -491,7 +491,7 @@ def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
     if name is None:
         raise Problem(f"no column of {kind}s found; name one with --{kind}: {_listed(table.columns)}")
     if name in table.embedded:
-        raise Problem(f"the pictures in '{name}' lie inside the table; save them as files first")
+        raise Problem(f"the images in '{name}' lie inside the table; save them as files first")
     return table.columns[name]
 
 
