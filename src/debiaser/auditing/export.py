@@ -19,8 +19,7 @@ from debiaser.auditing.inputs import as_float, new_network
 from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Images
 from debiaser.data.own.reading import READERS, find_input, is_image
-from debiaser.data.own.rows import shown
-from debiaser.errors import Problem
+from debiaser.errors import Problem, brief
 from debiaser.io import UNREADABLE, write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
@@ -146,7 +145,7 @@ def read_exported(folder: Path) -> Exported:
         raise
     except (*UNREADABLE, AttributeError, IndexError, RecursionError, safetensors.SafetensorError) as error:
         raise Problem(
-            f"{folder} holds no exported model that can be read ({shown(str(error))}); `debiaser debias` makes one"
+            f"{folder} holds no exported model that can be read ({brief(error)}); `debiaser debias` makes one"
         ) from error
 
 
@@ -197,12 +196,12 @@ def predict_inputs(
         probability = np.concatenate(parts or [np.zeros((0, len(exported.classes)))])
     else:
         paths = [path for _, path in found]
-        pictures = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
+        images = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
         with task("predictions", len(paths)) as advance:
-            for rows, read in pictures.stream(torch.arange(len(paths)), exported.size, BATCH):
+            for rows, read in images.stream(torch.arange(len(paths)), exported.size, BATCH):
                 parts.append(exported.probability(read))
                 advance(len(rows))
-        failed = pictures.failed
+        failed = images.failed
         good = [row for row, path in enumerate(paths) if path not in failed]
         found, probability = [found[row] for row in good], np.concatenate(parts)[good]
     predicted = [

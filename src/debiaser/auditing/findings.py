@@ -194,8 +194,7 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
 
 def looks(examined: Examined) -> Rows:
     """Up to LOOKS of the samples that the biased model misclassifies, at random, the same for the same data."""
-    misclassified = misclassified_rows(examined)
-    return np.sort(numpy_stream(examined.trainer.seed, "looks").permutation(misclassified)[:LOOKS])
+    return np.sort(numpy_stream(examined.trainer.seed, "looks").permutation(misclassified_rows(examined))[:LOOKS])
 
 
 def misclassified_rows(examined: Examined) -> Rows:
@@ -229,8 +228,7 @@ def conflicting_share(examined: Examined) -> Estimate:
 def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
     """The least share that the marks allow, and how it was found: every confirmed sample counts; the random looks, all
     marked, stand for the rest."""
-    marks, n = examined.diagnosis.kind, len(examined.pool)
-    seen = examined.confirmed
+    marks, n, seen = examined.diagnosis.kind, len(examined.pool), examined.confirmed
     counted = int((marks[seen] == "conflicting").sum()) / n
     drawn = looks(examined)
     looked = drawn[np.isin(drawn, seen)]
@@ -255,9 +253,7 @@ def mislabelled_share(examined: Examined) -> Estimate:
         low = max(0.0, named - amiss * float(misclassified.mean()))
     how = "no kind is asserted" if diagnosis.abstains else "from the samples called so, less those called so by mistake"
     value = float("nan") if diagnosis.abstains else expected
-    return Estimate(
-        value, min(low, expected), high, f"expected share; {how}, to all that the biased model misclassifies"
-    )
+    return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the model misclassifies")
 
 
 # --- What the page shows
@@ -282,13 +278,13 @@ def choose(examined: Examined) -> tuple[Rows, Rows]:
     return np.unique(np.concatenate([*galleries, wrong, order[:PER_CLASS], looks(examined)])), against[:HEATS]
 
 
-def input_gradients(subject: Subject, model: nn.Module, pictures: torch.Tensor) -> NDArray[np.uint8]:
+def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) -> NDArray[np.uint8]:
     """(b, s, s) where a small change of the image changes the answer most, from 0 (nowhere) to 255."""
-    x = pictures.float().requires_grad_(True)
+    x = images.float().requires_grad_(True)
     with torch.enable_grad():
         logits = call(model.eval(), subject.flow(x))
         (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), x)
-    reach = max(1, pictures.shape[-1] // SMOOTH)
+    reach = max(1, images.shape[-1] // SMOOTH)
     heat = F.avg_pool2d(gradient.abs().sum(1, keepdim=True), 2 * reach + 1, stride=1, padding=reach)[:, 0]
     strongest = heat.flatten(1).amax(1).clamp_min(1e-12)[:, None, None]
     return (255 * heat / strongest).round().byte().numpy()
