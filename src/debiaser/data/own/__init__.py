@@ -106,8 +106,8 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
     inputs: Any = Texts(texts := rows.texts or [], digest("text", *texts))
     if rows.images is not None:
         contents = digest(f"letterbox {LETTERBOX}", rows.seen.content.tobytes().hex())
-        seen = rows.seen.content if isinstance(rows.images, Files) else None  # only files change meanwhile
-        inputs = Images(rows.ids, rows.images, rows.seen.sides, contents, seen)
+        seen = rows.seen.content.copy() if isinstance(rows.images, Files) else None  # only files change meanwhile
+        inputs = Images(rows.ids, rows.images, rows.seen.sides.copy(), contents, seen)
     return OwnData(
         source=rows.source,
         kind="text" if rows.images is None else "image",

@@ -6,7 +6,7 @@ import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -31,43 +31,35 @@ FLAT = 3  # grey levels that neighbours must differ by to count: noise in flat p
 SIDE = 256  # images beyond twice this are decoded reduced, which moves their digests a little
 CHUNK = 1024
 SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
-VERSION = 2  # of what is kept: raise it when the look changes
+VERSION = 3  # of what is kept: raise it when the look changes
 FACTS = ("picture format", "picture mode", "camera", "compression")
 FACT_LENGTH, REASON_LENGTH = 40, 160
 PENDING = "was not looked at"
 
 
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """The first look at n images, one entry each; `reason` is "" where the image can be read."""
+Survey = Any  # (n,) a record array: the first look at n images
+LOOK = np.dtype(
+    [
+        ("reason", f"<U{REASON_LENGTH}"),  # "" where the image can be read
+        ("content", np.uint8, 16),  # digest of the bytes
+        ("drawing", np.uint64),  # 64 bits: is a pixel brighter than its left neighbour
+        ("thumb", np.uint8, (THUMB, THUMB, 3)),
+        ("sides", np.int32, 2),  # width and height, upright
+        ("windowed", np.bool_),
+        ("facts", f"<U{FACT_LENGTH}", len(FACTS)),  # see FACTS
+    ]
+)
 
-    reason: npt.NDArray[np.str_]
-    content: npt.NDArray[np.uint8]  # (n, 16) digest of the bytes
-    drawing: npt.NDArray[np.uint64]  # 64 bits: is a pixel brighter than its left neighbour
-    thumb: npt.NDArray[np.uint8]  # (n, 12, 12, 3)
-    sides: npt.NDArray[np.int32]  # (n, 2) width and height, upright
-    windowed: npt.NDArray[np.bool_]
-    facts: npt.NDArray[np.str_]  # (n, 4), see FACTS
 
-    @classmethod
-    def of(cls, n: int) -> "Survey":
-        """Room for n images, nothing seen yet."""
-        shapes = {"content": (16,), "thumb": (THUMB, THUMB, 3), "sides": (2,), "facts": (len(FACTS),)}
-        kinds = (f"<U{REASON_LENGTH}", np.uint8, np.uint64, np.uint8, np.int32, np.bool_, f"<U{FACT_LENGTH}")
-        return cls(*(np.zeros((n, *shapes.get(f.name, ())), k) for f, k in zip(fields(cls), kinds, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self.reason)
-
-    def take(self, rows: Ints) -> "Survey":
-        """What was seen of these images."""
-        return Survey(*(getattr(self, each.name)[rows] for each in fields(self)))
+def new_survey(n: int) -> Survey:
+    """Room for n images, nothing seen yet."""
+    return np.zeros(n, LOOK).view(np.recarray)
 
 
 def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
     """What there is to see of each image; what was seen before is remembered in `folder` under this name."""
     path = (folder or user_cache("reading")) / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
-    found, stamps = Survey.of(len(contents)), np.zeros((len(contents), 16), np.uint8)
+    found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
     kept = load_arrays(path) or {}
     known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
     fresh, again = list[int](), dict[int, int]()
@@ -83,16 +75,15 @@ def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
             again[row] = known[stamp]
         else:
             fresh.append(row)
-    for each in fields(found) if again else ():
-        getattr(found, each.name)[list(again)] = kept[each.name][list(again.values())]
+    if again:
+        found[list(again)] = kept["looks"][list(again.values())]
     if fresh:
         try:
             _look_at(contents, fresh, found)
         finally:  # also when interrupted: what was seen need not be seen again
             seen = np.flatnonzero(stamps.any(1) & (found.reason != PENDING))
-            arrays = {each.name: getattr(found, each.name)[seen] for each in fields(found)}
             with suppress(Problem):  # a cache that cannot be written costs time at the next run, nothing else
-                write_arrays(path, stamps=stamps[seen], **arrays)
+                write_arrays(path, stamps=stamps[seen], looks=np.asarray(found[seen]))
     return found
 
 
@@ -189,7 +180,7 @@ def near(seen: Survey) -> Ints:
         thumbs = seen.thumb[part].reshape(-1, THUMB * THUMB, 3).astype(np.float32)
         colour[part], spread[part] = thumbs.mean(1), np.sqrt(thumbs.var(1).mean(1))
     brightness = colour.sum(1)
-    bands = seen.drawing.view(np.uint16).reshape(-1, BANDS)
+    bands = np.ascontiguousarray(seen.drawing).view(np.uint16).reshape(-1, BANDS)
     found = [np.zeros((0, 2), np.int64)]
     for band in range(BANDS):
         order = np.lexsort((brightness, bands[:, band]))
@@ -261,7 +252,7 @@ def apart(rows: Rows) -> tuple[Rows, Ints, list[Duplicates]]:
     else:  # of exact copies, only the first is compared with others
         contents = np.array([digest.tobytes() for digest in rows.seen.content], object)
         firsts = np.unique(numbered(contents), return_index=True)[1]
-        pairs = [same(contents), firsts[near(rows.seen.take(firsts))]]
+        pairs = [same(contents), firsts[near(rows.seen[firsts])]]
     number = pd.Series(joined(len(rows), *pairs))
     copies = [np.asarray(members) for members in number.groupby(number).indices.values() if len(members) > 1]
     side = np.array([SIDES.index(split) for split in rows.split]) if rows.split else np.zeros(len(rows), np.int64)
