@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 3110,
+    "auditing": 2820,
     "cli": 1010,
     "data": 3400,
     "integrations": 308,

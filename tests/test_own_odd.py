@@ -202,7 +202,7 @@ def test_rows_that_were_left_out_are_told_on_the_screen() -> None:
         }
 
     line = next(line for line in told(Found()) if "left out" in line)
-    assert line.startswith("  5 rows were left out: 0.png is empty (0 bytes); 1.png") and "and 2 more" in line
+    assert line.startswith("  5 samples were left out: 0.png is empty (0 bytes); 1.png") and "and 2 more" in line
 
 
 @pytest.mark.parametrize(("verdict", "verb"), [("biased", "debias"), ("cannot tell", "audit")])

@@ -70,7 +70,7 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
         found.append(Trouble(what, why, advice))
     elif not learnt:
         what = "The biased model is hardly better than always naming one class."
-        why = "It has not learnt any rule, so samples cannot go against one."
+        why = "It has learnt no shortcut, so samples cannot go against one."
         found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
         what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."

@@ -14,18 +14,18 @@ from debiaser.errors import Misuse, Problem, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
 REDACTIONS = ("paths", "images")
-LISTED = 3  # rows that were left out, on the screen
+LISTED = 3  # samples that were left out, on the screen
 NAMED = 3  # exit code: the verdict is one that --fail-if names
 
 Source = Annotated[
     str, typer.Argument(help="An image folder class/*.jpg, a CSV or Parquet file, or a Hugging Face dataset.")
 ]
 Label = Annotated[str | None, typer.Option(help="Column with the labels.")]
-Image = Annotated[str | None, typer.Option(help="Column with paths of pictures.")]
+Image = Annotated[str | None, typer.Option(help="Column with paths of images.")]
 Text = Annotated[str | None, typer.Option(help="Column with texts.")]
 Group = Annotated[str | None, typer.Option(help="Column with a known bias attribute: for evaluation only.")]
 SplitColumn = Annotated[str | None, typer.Option("--split", help="Column with train, valid or test.")]
-Unit = Annotated[str | None, typer.Option(help="Column whose rows stay together: patient, store, video.")]
+Unit = Annotated[str | None, typer.Option(help="Column whose samples stay together: patient, store, video.")]
 Backbone = Annotated[str | None, typer.Option(help="A transformers model, by name or folder, for frozen features.")]
 Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not a head on its features.")]
 Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
@@ -228,7 +228,7 @@ def told(findings: Any) -> Iterator[str]:
     if out := [*summary["unreadable"], *summary["left_out"]]:
         some = "; ".join(f"{each['id']} {each['reason']}" for each in out[:LISTED])
         more = f"; and {len(out) - LISTED:,} more, which the page lists" if len(out) > LISTED else ""
-        yield f"  {len(out):,} rows were left out: {some}{more}"
+        yield f"  {len(out):,} samples were left out: {some}{more}"
     for note in summary["notes"]:
         yield f"  {note}"
     if repair := summary.get("repair"):
