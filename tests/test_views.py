@@ -151,13 +151,6 @@ def test_block_energies_arrive(name):
     assert energy(BY_NAME[name].swap(stripes, x)) < 0.01 * energy(stripes)
 
 
-def test_views_that_cannot_be_computed_say_so():
-    pixel = torch.zeros(2, 3, 1, 1, dtype=torch.uint8)
-    for view in VIEWS[1:]:
-        with pytest.raises(Problem, match="at least 8 pixels a side, these have 1"):
-            view.swap(pixel, pixel)
-
-
 def test_enlarging_a_pixel_gives_it_no_frame():
     """Small networks get no image under 28 pixels: what was one pixel has a colour, and nothing else to swap."""
     own = SimpleNamespace(kind="image", inputs=SimpleNamespace(largest_side=1))
