@@ -60,7 +60,7 @@ def on_paper(largest: dict[str, float]) -> dict[str, float]:
 def table(found: dict[str, Any]) -> str:
     """The measured sizes and the calculated one, in Markdown."""
     lines = [
-        "| Rows | Prepare, s | Draw a million, s | Peak memory, GB | On paper, GB |",
+        "| Samples | Prepare, s | Draw a million, s | Peak memory, GB | On paper, GB |",
         "| --: | --: | --: | --: | --: |",
     ]
     for each in [*found["measured"], found["calculated"]]:
