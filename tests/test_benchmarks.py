@@ -458,7 +458,7 @@ def test_another_augmentation_is_another_run(there: Path, tmp_path: Path) -> Non
     ("dataset", "words", "told"),
     [
         ("ccifar", {"augment": "much"}, "unknown augmentation 'much'; known: paper, "),
-        ("civilcomments", {"augment": "paper"}, "only pictures can be varied"),
+        ("civilcomments", {"augment": "paper"}, "only images can be varied"),
         ("cmnist", {"weights": "somewhere"}, "unknown option of simconv1 'weights'; known: channels"),
         ("cifar10", {"rho": 0.1}, "cifar10 has no rho"),
         *((name, {"options": ["nosuch=1"]}, f"option of {name}") for name in DATASETS),

@@ -249,7 +249,7 @@ ATTRIBUTES, PARTITION = "list_attr_celeba.txt", "list_eval_partition.txt"
         (PARTITION, "000007.jpg 1", "000007.jpg 3", "something else than 0, 1, 2 for 000007.jpg"),
         (PARTITION, "000007.jpg 1\n", "", "lists other images in list_eval"),
         (PARTITION, "", "", "holds 6 samples of train where 162,770 are expected"),
-        (PARTITION, " 2\n", " 1\n", "celeba holds no rows of test"),
+        (PARTITION, " 2\n", " 1\n", "celeba holds no samples of test"),
         ("img_align_celeba/000004.jpg", None, None, r"lacks the image img_align_celeba/000004\.jpg"),
         (PARTITION, None, None, r"lacks list_eval_partition.txt \(or .csv\)"),
     ],

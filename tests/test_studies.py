@@ -274,7 +274,7 @@ RULES = ("last epoch", "best biased validation", "oracle")
 RANKS = {f"{name}, {rule}": value for rule in RULES for name, value in (("PGD", 97.0), ("JTT", 90.0))}
 WORST = {"PGD, worst group": 88.0, "CNC, worst group": 85.0, "PGD, average": 80.0, "CNC, average": 90.0}
 COLOURS = {"PGD (colour)": 98.9, "Vanilla (colour)": 90.3}
-COUNTS = {f"rows, {each.variant}": each.mean or 0.0 for each in table("stat_reverse")}
+COUNTS = {f"samples, {each.variant}": each.mean or 0.0 for each in table("stat_reverse")}
 KINDS = {"aligned": "conflicting", "conflicting": "aligned"}
 SWAPPED = {re.sub("aligned|conflicting", lambda kind: KINDS[kind[0]], name): COUNTS[name] for name in COUNTS}
 CASES = [
@@ -377,9 +377,9 @@ def test_a_tie_with_one_method_hides_no_defeat_by_another() -> None:
 
 
 def test_another_reading_is_told_beside_the_verdict() -> None:
-    values = {"PGD": 97.0, "Vanilla": 99.0, "PGD, scores of augmented pictures": 98.9}
+    values = {"PGD": 97.0, "Vanilla": 99.0, "PGD, scores of augmented images": 98.9}
     verdict = judged("natural", values)
-    assert verdict.claim == "not held" and "(scores of augmented pictures, held: " in verdict.sentence
+    assert verdict.claim == "not held" and "(scores of augmented images, held: " in verdict.sentence
     assert verdict.tested == "", "the other place is not run: one of one says nothing"
     alone = judged("natural", {"PGD": 99.0, "Vanilla": 99.0})
     assert alone.claim == "held" and "augmented" not in alone.sentence and "difference +0.00" in alone.sentence

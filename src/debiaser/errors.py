@@ -1,4 +1,4 @@
-"""The two kinds of mistakes a person can mend; everything else that is raised is a mistake of ours."""
+"""The two kinds of mistakes a person can fix; everything else that is raised is a mistake of ours."""
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended
 

@@ -60,7 +60,7 @@ def print_json(content: dict[str, Any]) -> None:
     print(json.dumps(content, allow_nan=False))
 
 
-Rho = Annotated[float | None, typer.Option(help="Share of training rows that go against the shortcut, in (0, 1).")]
+Rho = Annotated[float | None, typer.Option(help="Share of training samples that go against the shortcut, in (0, 1).")]
 Noise = Annotated[float, typer.Option(help="Share of training labels flipped at random.")]
 RecipeName = Annotated[str, typer.Option("--recipe", help="fast or paper.")]
 Epochs = Annotated[int | None, typer.Option(help="Epochs per stage instead of the recipe's.")]

@@ -173,7 +173,7 @@ def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
     rho = "" if first["rho"] is None else f", rho {first['rho']:g}"
     title = f"{first['dataset']}{rho}, recipe {first['recipe']}: accuracy in percent"
     if conflicting is not None:
-        title += f"; {conflicting:,} of {first['rows']['train']:,} training rows go against the shortcut"
+        title += f"; {conflicting:,} of {first['rows']['train']:,} training samples go against the shortcut"
     columns, rows = text_table(summary_rows(results))
     show_table(title, columns, rows, to_stderr)
 
@@ -258,14 +258,7 @@ def check_data(
     if found:
         columns = ("split", "samples", "against the shortcut", "flipped", "samples per class")
         cells = [
-            (
-                part,
-                *(
-                    "unknown" if each[count] is None else f"{each[count]:,}"
-                    for count in ("rows", "conflicting", "flipped")
-                ),
-                " ".join(map(str, each["per_class"])),
-            )
+            (part, *(number(each[count]) for count in COUNTS), " ".join(map(str, each["per_class"])))
             for part, each in found.items()
         ]
         show_table(name, columns, cells, False)
@@ -282,14 +275,14 @@ def show_data(
     out: Annotated[Path | None, typer.Option(help="The PNG to write; by default NAME.png here.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Draw sample pictures: rows that follow the shortcut, and a row that goes against it."""
+    """Draw sample images: rows that follow the shortcut, and a row that goes against it."""
     from debiaser.paper.samples import draw
 
-    picture = draw(loaded(name, rho, noise, data_seed, option, data), out or Path(f"{name}.png"))
+    image = draw(loaded(name, rho, noise, data_seed, option, data), out or Path(f"{name}.png"))
     if as_json:
-        print_json({"name": name, "picture": str(picture)})
+        print_json({"name": name, "picture": str(image)})
     else:
-        typer.echo(f"The pictures: {picture.resolve()}")
+        typer.echo(f"The images: {image.resolve()}")
 
 
 def raw_sets(name: str) -> tuple[str, ...]:

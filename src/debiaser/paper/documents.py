@@ -120,7 +120,7 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the choice without bias labels lost against the candidate that was best on the held-out rows."""
+    """What the choice without bias labels lost against the candidate that was best on the held-out samples."""
     regret = found["regret"]
     chosen, oracle, everyone = regret["chosen"], regret["oracle"], regret["overall"]
     return {

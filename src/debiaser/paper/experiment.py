@@ -114,7 +114,7 @@ def make(
         benchmark = load(spec, data)
     classes, setting = len(benchmark.classes), SETTINGS[spec.dataset]
     varied = spec.augment or setting.augment
-    if spec.options.get("features"):  # features are neither varied nor scaled like pictures
+    if spec.options.get("features"):  # features are neither varied nor scaled like images
         varied, setting = None, replace(setting, normalise=None)
     task = Task(
         train=benchmark.train,
@@ -136,7 +136,7 @@ def make(
 
 
 def fitted(method: Method, task: Task, spec: Spec) -> nn.Module:
-    """The network that the method gives; what a person's own method does wrong is theirs to mend, and told so."""
+    """The network that the method gives; what a person's own method does wrong is theirs to fix, and told so."""
     if spec.method in METHODS:
         return method.fit(task)
     try:
@@ -152,7 +152,7 @@ def fitted(method: Method, task: Task, spec: Spec) -> nn.Module:
         if vector.shape != (len(task.train),):
             raise Problem(
                 f"{spec.method} noted '{name}' of shape {vector.shape}; a note has one number for each of "
-                f"{len(task.train)} training rows"
+                f"{len(task.train)} training samples"
             )
     return model
 
@@ -185,11 +185,11 @@ def keep(
 
 
 def load(spec: Spec, data: Path | None) -> Benchmark:
-    """The benchmark of this spec; with the option `features`, its frozen features instead of pictures."""
+    """The benchmark of this spec; with the option `features`, its frozen features instead of images."""
     benchmark = DATASETS[spec.dataset].load(data, spec.rho, spec.data_seed, noise=spec.noise, **spec.options)
     for part in PARTS:
         if not len(getattr(benchmark, part)):
-            raise Problem(f"{spec.dataset} holds no rows of {part}; put the whole set there: `debiaser data check`")
+            raise Problem(f"{spec.dataset} holds no samples of {part}; put the whole set there: `debiaser data check`")
     encoder = spec.options.get("features")
     if not encoder:
         return benchmark
@@ -200,7 +200,7 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A reader for a split: row numbers (b,) to features (b, width); `pictures` reads what they were made of."""
+    """A reader for a split: sample numbers (b,) to features (b, width); `pictures` reads what they were made of."""
 
     array: Vector = field(repr=False)
     places: NDArray[np.int64] = field(repr=False)  # of the split's samples in the array
@@ -223,7 +223,7 @@ def features_of(benchmark: Benchmark, encoder: "Encoder") -> Benchmark:
     galleries = {part: split.read for part, split in splits.items() if isinstance(split.read, Gallery)}
     if len(galleries) < len(splits):
         raise Misuse(
-            f"features are for benchmarks of pictures that lie in files, not for {benchmark.name}; "
+            f"features are for benchmarks of images that lie in files, not for {benchmark.name}; "
             "leave --option features out"
         )
     place = {name: at for at, name in enumerate(sorted({each for one in galleries.values() for each in one.names}))}
@@ -257,7 +257,7 @@ def published_number(spec: Spec) -> dict[str, object] | None:
 
 
 def detector(journal: Journal, labels: Vector) -> Vector | None:
-    """(n,) what the method noted that should be high on conflicting rows.
+    """(n,) what the method noted that should be high on conflicting samples.
 
     Its scores, weights, errors or worse environment; of clusters alone, the share of its class that is in others.
     """
@@ -289,7 +289,7 @@ def watch(model: nn.Module, benchmark: Benchmark, device: str, processes: Proces
 
 
 def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: Journal, folder: Path) -> Result:
-    """Metrics, times and counts; writes the vectors and the pictures that the page draws."""
+    """Metrics, times and counts; writes the vectors and the images that the page draws."""
     train, truth = benchmark.train, benchmark.truth["train"]
     conflicting = truth.conflicting(train.y).numpy()
     score = journal.vectors.get("score")
@@ -375,7 +375,7 @@ def watched(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def histogram(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of each kind per tenth of the largest score, and each kind's mean of score over largest score."""
+    """Samples of each kind per tenth of the largest score, and each kind's mean of score over largest score."""
     score = np.asarray(vectors["score"], dtype=float)
     if not len(score) or not np.isfinite(score).all() or not score.max() > 0:
         return {}
@@ -450,7 +450,7 @@ def percent(right: Tensor) -> float | None:
 
 
 def accuracies(logits: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str] = ()) -> Metrics:
-    """unbiased: over all rows; aligned and conflicting: rows that follow and go against the shortcut; over groups:
+    """unbiased: over all samples; aligned and conflicting: those that follow and go against the shortcut; over groups:
 
     group_average, their mean, and worst_group, their lowest. Papers call either of unbiased and group_average "average"
     (D27), so both are there. With several `attributes`, aligned and conflicting also for each of them, by its name.
@@ -474,10 +474,10 @@ def accuracies(logits: Tensor, y: Tensor, truth: Truth, attributes: Sequence[str
 
 
 def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
-    """(g,) the accuracy in percent of every group that has rows.
+    """(g,) the accuracy in percent of every group that has samples.
 
     A group is a pair of target and bias value, and with several attributes each of them has its own groups. Where
-    attributes are overlapping traits, only rows that have a trait form groups, and a row may be in several.
+    attributes are overlapping traits, only samples that have a trait form groups, and a sample may be in several.
     """
     found = []
     for attribute in truth.bias.T:
@@ -492,16 +492,16 @@ def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
 
 
 def validation(logits: Tensor, y: Tensor) -> Metrics:
-    """Loss and accuracy on the (biased) validation rows: all that a choice may rest on."""
+    """Loss and accuracy on the (biased) validation samples: all that a choice may rest on."""
     return {"valid_loss": float(F.cross_entropy(logits, y)), "valid_accuracy": percent(logits.argmax(1) == y)}
 
 
 def detection(score: NDArray[Any] | None, conflicting: NDArray[np.int8]) -> Metrics:
-    """How well scores find the conflicting rows, what share of the sampling mass these get, and how even it is.
+    """How well scores find the conflicting samples, what share of the sampling mass these get, and how even it is.
 
-    precision and recall are those of the rows that get more than an even share: drawn or weighed more than in plain
-    training, or in the error set where scores are 0 and 1. All from 0 to 1; None where no row is known to conflict, or
-    all are. Nothing without scores.
+    precision and recall are those of the samples that get more than an even share: drawn or weighed more than in plain
+    training, or in the error set where scores are 0 and 1. All from 0 to 1; None where none is known to conflict or all
+    do. Nothing without scores.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

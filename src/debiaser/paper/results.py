@@ -45,9 +45,9 @@ def problem_with(result: Result) -> str:
 class Published:
     """One printed number, with what contradicts it in `note` (D1, D2, ... are entries of our list of discrepancies).
 
-    `metric` has our names: `unbiased` (percent, over all test rows), `group_average` (mean over the groups), `seconds`
+    `metric` has our names: `unbiased` (percent, over test samples), `group_average` (mean over the groups), `seconds`
     and so on; in the table `hyperparam` it is the hyperparameter. `mean` is None where the paper prints a word, a dash
-    or only a picture; then the note says so.
+    or only a figure; then the note says so.
     """
 
     label: str

@@ -14,7 +14,7 @@ ALIGNED_ROWS = 3  # of a sheet
 
 
 def statistics(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
-    """Per split: rows, rows that go against the shortcut (None where unknown), flipped labels, rows per class."""
+    """Per split: samples, those against the shortcut (None where unknown), flipped labels, samples per class."""
     found = {}
     for part in ("train", "valid", "test"):
         split, truth = getattr(benchmark, part), benchmark.truth[part]

@@ -56,7 +56,7 @@ CMNIST_PAPER = Recipe(name="paper", epochs=100, lr=0.02, schedule="step", single
 JTT_PAPER: Stages = {"identification": {"epochs": 10}}
 
 # What PGD's biased stage was found to need holds for every first model that is to take the shortcut, and only that:
-# short, slow, on clean pictures (docs/recipes.md). The rest of the epochs goes to the second model.
+# short, slow, on clean images (docs/recipes.md). The rest of the epochs goes to the second model.
 FIRST: Mapping[str, Any] = {"epochs": 4, "lr": 0.02, "augment": False}
 SECOND: Mapping[str, Any] = {"epochs": 16}
 
@@ -82,13 +82,13 @@ CMNIST = Setting(
     augment="paper",
     recipes={"paper": CMNIST_PAPER, "fast": Recipe(name="fast", epochs=10, lr=0.1)},
     stages={
-        # chosen on an unbiased copy of the validation pictures: docs/recipes.md
+        # chosen on an unbiased copy of the validation images: docs/recipes.md
         **two_stages(FIRST, SECOND),
         ("fast", "lff"): {"lff": {"lr": 0.2, "augment": False}},
-        ("fast", "disen"): {"disen": {"lr": 0.02}},  # its lambdas multiply the steps: lower rates fit aligned rows too
+        ("fast", "disen"): {"disen": {"lr": 0.02}},  # its lambdas multiply the steps: less fits aligned samples too
     },
     methods={
-        # the stages above are short themselves; Adam's usual epsilon swamps the gradient of one row among 54,000
+        # the stages above are short themselves; Adam's usual epsilon swamps the gradient of one sample among 54,000
         "eiil": {"reference": 1, "epsilon": 1e-20},
         "cnc": {"temperature": 0.5},  # the authors' 0.05 is for pretrained networks: docs/methods/cnc.md
         # the PGD paper's reading of the average; the released code's, and 8 clusters, fit worse: docs/methods/bpa.md

@@ -164,7 +164,7 @@ def new_spec(
     )
     check_options(spec.net, spec.net_options)
     if spec.augment and (spec.net == "bert" or spec.options.get("features")):
-        raise Misuse("only pictures can be varied, neither texts nor features; leave --augment out")
+        raise Misuse("only images can be varied, neither texts nor features; leave --augment out")
     return spec
 
 

@@ -81,7 +81,7 @@ def ratio(times: Times, upper: str, lower: str) -> dict[str, float]:
 
 
 def difference(ours: Any, other: Any) -> float | None:
-    """The largest relative difference of two results, over the rows that both have; None where they are no numbers."""
+    """The largest relative difference of two results, over what both have; None where they are no numbers."""
     if not (isinstance(ours, Tensor) and isinstance(other, Tensor) and ours.is_floating_point()):
         return None
     rows = min(len(ours), len(other))
@@ -112,18 +112,18 @@ def in_fresh_process(*words: str) -> str:
 
 
 def coloured_digits(rows: int) -> Split:
-    """So many rows of coloured digits of 28 pixels: those that ship with scikit-learn, over and over."""
+    """So many samples of coloured digits of 28 pixels: those that ship with scikit-learn, over and over."""
     train = digits.load(None, 0.05, 0).train
     return train.subset(torch.arange(rows) % len(train))
 
 
 def as_bytes(split: Split) -> np.ndarray:
-    """(n, h, w, 3) its pictures as 8-bit pixels."""
+    """(n, h, w, 3) its images as 8-bit pixels."""
     x: Tensor = torch.cat([batch.x for batch in split.batches(2000)])
     return (x * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
 
 
-# What people write instead: a Dataset that treats one picture at a time with Pillow, stock layers, a plain loop.
+# What people write instead: a Dataset that treats one image at a time with Pillow, stock layers, a plain loop.
 
 assert PAPER.crop is not None
 LOW, HIGH = PAPER.crop
@@ -173,7 +173,7 @@ def augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
         if w <= width and h <= height:
             left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
             break
-    else:  # none of ten fits: the whole picture
+    else:  # none of ten fits: the whole image
         w, h, left, top = width, height, 0, 0
     angle = math.radians(rng.uniform(-PAPER.rotate, PAPER.rotate))
     a, b = w / width * math.cos(angle), w / width * math.sin(angle)
@@ -204,7 +204,7 @@ def training(quick: bool) -> Ways:
 
 
 def our_steps(model: nn.Module, split: Split, steps: int) -> Callable[[], None]:
-    """So many training steps of our loop on these rows."""
+    """So many training steps of our loop on these samples."""
     recipe, objective = Recipe(batch_size=BATCH, lr=0.02), Supervised(model).train()
     stage, optimizer = Stage("speed", split, recipe, 0, augment=PAPER), new_optimizer(recipe, objective)
     parts, generator = split_rows(Shuffle(len(split)).draw(0), BATCH), torch.Generator()
@@ -320,7 +320,7 @@ def by_opacus(model: nn.Module, x: Tensor, y: Tensor) -> Ways:
 
 
 def sampling(quick: bool) -> Ways:
-    """An epoch of rows drawn by score."""
+    """An epoch of samples drawn by score."""
     rows, scanned = (500, 5) if quick else (54_000, 200)
     rng = np.random.default_rng(0)
     sampler = ScoreSampler(rng.lognormal(0, 2, rows))
@@ -338,7 +338,7 @@ def sampling(quick: bool) -> Ways:
 
 
 def augmenting(quick: bool) -> Ways:
-    """A batch of 28-pixel pictures augmented as in the paper."""
+    """A batch of 28-pixel images augmented as in the paper."""
     rows = 16 if quick else 8 * BATCH
     split = coloured_digits(rows)
     x, pixels = split.batch(torch.arange(rows)).x, as_bytes(split)
@@ -385,8 +385,8 @@ CLAIMS: dict[str, Claim] = {
     "training": Claim("Training steps, with augmentation", training),
     "pgd": Claim("PGD from start to end, over two vanilla trainings", whole, 5, at_most=1.08),
     "scoring": Claim("Per-sample gradient norms", scoring),
-    "sampling": Claim("An epoch of rows drawn by score", sampling),
-    "augmenting": Claim("Augmentation of 28-pixel pictures", augmenting),
+    "sampling": Claim("An epoch of samples drawn by score", sampling),
+    "augmenting": Claim("Augmentation of 28-pixel images", augmenting),
 }
 
 

@@ -101,7 +101,7 @@ REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
 real_3 = Study(
     "CelebA with ResNet-18, group mean and worst group",
     "PGD has the highest accuracy on the worst group (a tie within one deviation counts, D29).",
-    # the whole picture, as BPA's code sees it (D15)
+    # the whole image, as BPA's code sees it (D15)
     average_and_worst(REAL_3, "celeba", "group_average", net="resnet18", options=("crop=whole",)),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_3))),
     "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
@@ -140,7 +140,7 @@ ablation = Study(
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
 invq_compare = Study(
     "Trace of the inverse empirical Fisher information",
-    "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all rows alike.",
+    "The trace is lower for PGD, with its sampling probabilities, than for Vanilla, with all samples alike.",
     at_each(
         FIRST_PLACES,
         (
@@ -190,7 +190,7 @@ single_stage = Study(
 
 SAME_RATE = "Resampling, the rate of Reweighting"
 reweighting = Study(
-    "Study 3: draw rows by score, or weight them",
+    "Study 3: draw samples by score, or weight them",
     "Resampling gives the higher accuracy (a tie within one deviation counts).",
     at_each(
         CMNIST,
@@ -245,8 +245,8 @@ compute_time = Study(
     figure="times",
 )
 
-AUGMENTED = "PGD, scores of augmented pictures"
-EFFECT = "metrics.score_effective_sample_size"  # to how many rows drawn alike the probabilities come
+AUGMENTED = "PGD, scores of augmented images"
+EFFECT = "metrics.score_effective_sample_size"  # to how many samples drawn alike the probabilities come
 
 
 def harmless(here: Sequence[Tally]) -> Finding:
@@ -254,7 +254,7 @@ def harmless(here: Sequence[Tally]) -> Finding:
     if here[0].cell.dataset != "cmnist":
         return above("PGD", "Vanilla", by=-1.0)(here)
     released = within(AUGMENTED, "Vanilla", 1.0)
-    return beside(within("PGD", "Vanilla", 1.0), released, "scores of augmented pictures")(here)
+    return beside(within("PGD", "Vanilla", 1.0), released, "scores of augmented images")(here)
 
 
 natural = Study(
@@ -264,7 +264,7 @@ natural = Study(
         *(cell(m, rho=0.9) for m in ("vanilla", "lff", "disen", "pgd")),
         cell("pgd", AUGMENTED, "score_on=augmented", rho=0.9),
         *(
-            ours("pgd", f"{name}, rows drawn in effect", *changes, rho=0.9, reads=EFFECT, metric="samples")
+            ours("pgd", f"{name}, samples drawn in effect", *changes, rho=0.9, reads=EFFECT, metric="samples")
             for name, *changes in (("PGD",), (AUGMENTED, "score_on=augmented"))
         ),
         *(cell(m, dataset="cifar10", rho=None) for m in ("vanilla", "pgd")),
@@ -277,7 +277,7 @@ natural = Study(
 KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
 ab_hist = Study(
     "Histograms of gradient norms",
-    "Rows that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
+    "Samples that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
     "above 0.9.",
     at_each(
         CMNIST,
@@ -300,18 +300,18 @@ EDGES = [f"[{k / BINS:.1f},{(k + 1) / BINS:.1f}{']' if k == BINS - 1 else ')'}" 
 def colour_is_learnt(here: Sequence[Tally]) -> Finding:
     """With colour as the target: PGD above 90% and not more than a point below Vanilla.
 
-    Where the table counts the norms: in the upper half, which the paper prints in bold, no more conflicting rows than
+    Where the table counts the norms: in the upper half, in bold in the paper, no more conflicting samples than
     aligned ones.
     """
     (treated, plain), words = alike(pick(here, "PGD (colour)", "Vanilla (colour)"))
     good, text = treated.mean > 90 and treated.mean >= plain.mean - 1, f"{treated.named()}, {plain.named()}{words}"
     if any(each.cell.metric == "samples" for each in here):
         aligned, conflicting = (
-            sum(each.mean for each in pick(here, *(f"rows, {kind} {edges}" for edges in EDGES))[BINS // 2 :])
+            sum(each.mean for each in pick(here, *(f"samples, {kind} {edges}" for edges in EDGES))[BINS // 2 :])
             for kind in KINDS
         )
         good = good and conflicting <= aligned
-        text += f", norms above half of the largest: {aligned:.0f} aligned rows, {conflicting:.0f} conflicting"
+        text += f", norms above half of the largest: {aligned:.0f} aligned samples, {conflicting:.0f} conflicting"
     return good, text
 
 
@@ -319,13 +319,13 @@ COUNTED: dict[str, Any] = {"dataset": "cmnist-colour", "metric": "samples", "tab
 second_easiest = Study(
     "Appendix: colour as the target, and its table stat_reverse",
     "With colour as the target PGD is above 90% and not more than a point below Vanilla, and at rho 0.5% no more "
-    "conflicting than aligned rows have norms above half of the largest: PGD does not just learn the second-easiest "
+    "conflicting than aligned samples have norms above half of the largest: PGD does not just learn the second-easiest "
     "feature.",
     (
         *at_each(COLOUR, (cell(m, f"{method_name(m)} (colour)") for m in ("vanilla", "lff", "pgd"))),
         ours("pgd", "PGD without augmentation (colour)", "augment=false", dataset="cmnist-colour"),
         *(
-            cell("pgd", f"rows, {kind} {edges}", reads=f"histogram.{kind}.{k}", variant=f"{kind} {edges}", **COUNTED)
+            cell("pgd", f"samples, {kind} {edges}", reads=f"histogram.{kind}.{k}", variant=f"{kind} {edges}", **COUNTED)
             for kind in KINDS
             for k, edges in enumerate(EDGES)
         ),
@@ -376,16 +376,16 @@ whole_network = Study(
     "The head's norm is not more than 0.5 points below the whole network's.",
     (ours("pgd", "Head"), ours("pgd", "Whole network", "parameters=all")),
     everywhere(above("Head", "Whole network", by=-0.5)),
-    "The head's takes one forward pass, the whole network's a backward pass for every row.",
+    "The head's takes one forward pass, the whole network's a backward pass for every sample.",
     ours=True,
 )
 
 scored_pictures = Study(
-    "Scores of clean or of augmented pictures (D8)",
-    "Scoring clean pictures is not more than 0.5 points below scoring one augmented draw of each.",
+    "Scores of clean or of augmented images (D8)",
+    "Scoring clean images is not more than 0.5 points below scoring one augmented draw of each.",
     (ours("pgd", "Clean"), ours("pgd", "Augmented", "score_on=augmented")),
     everywhere(above("Clean", "Augmented", by=-0.5)),
-    "The paper's formula scores the pictures themselves, its code one augmented draw.",
+    "The paper's formula scores the images themselves, its code one augmented draw.",
     ours=True,
 )
 
@@ -402,7 +402,7 @@ released_code = Study(
 RULES = {"last": "last epoch", "best_valid": "best biased validation", "oracle": "oracle"}
 selection = Study(
     "Which epoch is reported (D6)",
-    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation rows, and "
+    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation samples, and "
     "by the best epoch on test data.",
     tuple(
         ours(m, f"{method_name(m)}, {words}", reads=f"selection.{rule}.unbiased")
@@ -425,7 +425,7 @@ label_noise = Study(
 )
 
 rho_sweep = Study(
-    "From hardly any rows against the shortcut to no shortcut at all",
+    "From hardly any samples against the shortcut to no shortcut at all",
     "PGD is not more than 1 point below Vanilla at any rho from 0.1% to 90%.",
     tuple(
         ours(method, rho=rho)

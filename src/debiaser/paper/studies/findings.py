@@ -228,7 +228,7 @@ def add_fishers(
 def add_fisher(folder: Path, result: Result, data: Path | None = None) -> Result:
     """The result with a part `fisher`, which is also written to the run's folder.
 
-    Each training row counts as often as the method drew it: h(x) of PGD, all alike for Vanilla (the paper's figure
+    Each training sample counts as often as the method drew it: h(x) of PGD, all alike for Vanilla (the paper's figure
     `invq_compare`). The last layer's matrix is singular, so the inverse is damped, by the same numbers always (D37).
     """
     import numpy as np
@@ -348,14 +348,14 @@ def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
 
 
 AVERAGES = {
-    "unbiased": "accuracy in percent over all test rows",
+    "unbiased": "accuracy in percent over all test samples",
     "group_average": "mean accuracy over the groups in percent",
     "worst_group": "accuracy in percent on the worst group",
     "seconds": "seconds of wall time",
-    "samples": "number of training rows",
+    "samples": "number of training samples",
     "fisher_trace": "trace of the damped inverse",
-    "norm": "gradient norm over the largest gradient norm, as a mean over training rows of a kind",
-    "auroc": "AUROC: how often, of two training rows, the conflicting one has the larger norm (from 0 to 1)",
+    "norm": "gradient norm over the largest gradient norm, as a mean over training samples of a kind",
+    "auroc": "AUROC: how often, of two training samples, the conflicting one has the larger norm (from 0 to 1)",
 }
 
 

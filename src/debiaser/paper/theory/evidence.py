@@ -48,7 +48,7 @@ TINY, FORBIDDEN = 1e-300, 1e3
 # Many parameters
 RHO, POOL, RIDGE = 0.05, 7, 1e-3  # the ridge gives a finite solution, since regression separates the digits
 REGRESSION_ITERATIONS, PRECISION = 1_000, 1e-8
-FEW = 300  # rows, fewer than there are parameters: the matrices are singular beyond their construction
+FEW = 300  # samples, fewer than there are parameters: the matrices are singular beyond their construction
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def beyond(sets: Sets = THREE_SETS) -> dict[str, tuple[Array, float]]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs (n, d) with a constant, labels (n,) in {0, 1}, and which rows go against the shortcut (n,)."""
+    """Inputs (n, d) with a constant, labels (n,) in {0, 1}, and which samples go against the shortcut (n,)."""
 
     x: Tensor
     y: Tensor
@@ -352,7 +352,7 @@ def minimised(rows: Rows, start: Tensor, evenness: float = 0.0) -> Tensor:
 
 
 def minimised_over_sets(rows: Rows) -> Tensor:
-    """(n,) the h with one value for the conflicting rows and one for the others that minimises the objective."""
+    """(n,) the h with one value for the conflicting samples and one for the others that minimises the objective."""
 
     def over_sets(mass: float) -> Tensor:
         against = rows.conflicting
@@ -366,7 +366,7 @@ class Choice:
     """One h on a drawn data set: its objective, its ranks against the gradient norms, and where its mass lies."""
 
     h: Array
-    conflicting: NDArray[np.bool_]  # rows
+    conflicting: NDArray[np.bool_]  # samples
     trace: float
     rank_correlation: float
     conflicting_mass: float
@@ -377,13 +377,13 @@ def solve(seed: int) -> dict[str, Choice]:
     """The objective minimised on one drawn data set: the gradient norms' h, and the best h under three restrictions.
 
     optimal: any h; it has several minima, of which the better of two starts. even: any h, held near the uniform one by
-    a penalty. sets: one value for the conflicting rows and one for the others, as in Theorem 2.
+    a penalty. sets: one value for the conflicting samples and one for the others, as in Theorem 2.
     """
     rows = drawn(seed)
     even, norms = uniform(len(rows.y)), by_norm(rows)
 
     def choice(h: Tensor) -> Choice:
-        ranked = torch.where(h < NOTHING, 0, h)  # the order among rows that get nothing means nothing
+        ranked = torch.where(h < NOTHING, 0, h)  # the order among samples that get nothing means nothing
         constant = bool((ranked == ranked[0]).all())
         return Choice(
             h=h.numpy(),
@@ -415,15 +415,15 @@ class Compared:
     ranks: tuple[int, ...]
     pseudo: tuple[float, ...]
     sweep: dict[float, tuple[float, ...]]  # by damping in mean eigenvalues; vanilla first
-    accuracy: tuple[float, ...]  # on the unbiased test rows, in percent
+    accuracy: tuple[float, ...]  # on the unbiased test samples, in percent
 
 
 def compare(seed: int, rows: int | None = None) -> Compared:
-    """Both solutions on the digits with a shortcut (or its first rows), and the traces of their inverses."""
+    """Both solutions on the digits with a shortcut (or its first samples), and the traces of their inverses."""
     benchmark = digits.load(None, RHO, seed)
     train = benchmark.train.batch(torch.arange(len(benchmark.train))[:rows])
     test = benchmark.test.batch(torch.arange(len(benchmark.test)))
-    # pictures in float64, made small: one feature per colour and patch
+    # images in float64, made small: one feature per colour and patch
     x, seen = (avg_pool2d(each.x.double(), POOL).flatten(1) for each in (train, test))
     y = train.y
     even = uniform(len(y))

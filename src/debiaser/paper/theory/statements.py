@@ -170,22 +170,22 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
         {"largest_ratio": max(ratios), "smallest_ratio": min(ratios), "largest_optimal_ratio": max(lowest)},
     )
     free, even = ([each[kind].rank_correlation for each in solved] for kind in ("optimal", "even"))
-    rows = [each["optimal"].effective_rows for each in solved]
+    samples = [each["optimal"].effective_rows for each in solved]
     masses = {kind: sum(each[kind].conflicting_mass for each in solved) / len(solved) for kind in solved[0]}
     yield Statement(
         "Practical objective, minimised",
         "The h that minimises Tr[I_h(theta_h)^-1] is in proportion to the gradient norms (logistic model).",
         judged(min(free) >= PROPORTIONAL),
         f"rank correlation of at least {PROPORTIONAL} on every drawn data set",
-        f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(rows):.0f} to {max(rows):.0f} "
-        f"effective rows of {len(solved[0]['even'].h)}. Held near the uniform h: "
-        f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting rows: {masses['uniform']:.2f} "
+        f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(samples):.0f} to {max(samples):.0f} "
+        f"effective samples of {len(solved[0]['even'].h)}. Held near the uniform h: "
+        f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting samples: {masses['uniform']:.2f} "
         f"uniform, {masses['by_norm']:.2f} by gradient norm, {masses['optimal']:.2f} at the minimum, "
         f"{masses['sets']:.2f} with one value per set",
         {
             "smallest_rank_correlation": min(free),
             "largest_rank_correlation": max(free),
-            "most_effective_rows": max(rows),
+            "most_effective_rows": max(samples),
             "smallest_rank_correlation_even": min(even),
             "largest_rank_correlation_even": max(even),
         }
@@ -203,7 +203,7 @@ def many_parameters(compared: Compared, case: str) -> Statement:
         "PGD's trace of the inverse is below vanilla's (softmax regression on coloured digits).",
         judged(max(ratios.values()) < 1 and (pseudo < 1 or not same)),
         "at every damping of the sweep, and by the pseudo-inverse where the ranks agree",
-        f"{compared.rows:,} rows, {compared.parameters:,} parameters, ranks {compared.ranks[0]:,} (vanilla) and "
+        f"{compared.rows:,} samples, {compared.parameters:,} parameters, ranks {compared.ranks[0]:,} (vanilla) and "
         f"{compared.ranks[1]:,} (PGD): PGD's trace is {min(ratios.values()):.1%} to {max(ratios.values()):.1%} of "
         f"vanilla's over dampings of {min(ratios):g} to {max(ratios):g} mean eigenvalues; by the pseudo-inverse "
         f"{pseudo:.1%}{'' if same else ', not comparable, since the ranks differ'}",
