@@ -402,8 +402,8 @@ released_code = Study(
 RULES = {"last": "last epoch", "best_valid": "best biased validation", "oracle": "oracle"}
 selection = Study(
     "Which epoch is reported (D6)",
-    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation samples, and "
-    "by the best epoch on test data.",
+    "The methods rank alike by their last epoch, by the epoch with the lowest loss on the biased validation samples, "
+    "and by the best epoch on test data.",
     tuple(
         ours(m, f"{method_name(m)}, {words}", reads=f"selection.{rule}.unbiased")
         for rule, words in RULES.items()

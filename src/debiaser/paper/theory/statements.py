@@ -177,8 +177,8 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
         "The h that minimises Tr[I_h(theta_h)^-1] is in proportion to the gradient norms (logistic model).",
         judged(min(free) >= PROPORTIONAL),
         f"rank correlation of at least {PROPORTIONAL} on every drawn data set",
-        f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(samples):.0f} to {max(samples):.0f} "
-        f"effective samples of {len(solved[0]['even'].h)}. Held near the uniform h: "
+        f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(samples):.0f} to "
+        f"{max(samples):.0f} effective samples of {len(solved[0]['even'].h)}. Held near the uniform h: "
         f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting samples: {masses['uniform']:.2f} "
         f"uniform, {masses['by_norm']:.2f} by gradient norm, {masses['optimal']:.2f} at the minimum, "
         f"{masses['sets']:.2f} with one value per set",
