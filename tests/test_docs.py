@@ -19,8 +19,7 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data.benchmarks import DATASETS
-from debiaser.data.benchmarks.published import FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS, folder_sets
 from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 from test_sklearn import example
@@ -101,7 +100,7 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
 
 def test_the_benchmarks_page_says_where_every_set_is_to_be_had(site: Path) -> None:
     page = (site / "benchmarks.html").read_text()
-    for known in FOLDER_SETS.values():
+    for known in folder_sets().values():
         assert known.page in page and known.contents in page, known.name
     for name, known in SETS.items():
         assert f"<code>{name}.npz</code>" in page and known.mirrors[0].title in page

@@ -17,18 +17,16 @@ from PIL import Image
 import layouts
 import web_site
 from debiaser.data.archives import FormatError, open_bundle
-from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, gallery
+from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, folder_sets, gallery
 from debiaser.data.benchmarks.civilcomments import Tokens
-from debiaser.data.benchmarks.published import FOLDER_SETS
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.sources import FolderSet
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.encoders import Encoder
-from debiaser.paper.experiment import accuracies, as_images, features_of
+from debiaser.paper.experiment import accuracies, as_images, draw, features_of
 from debiaser.paper.experiment import load as load_spec
-from debiaser.paper.samples import draw
 from debiaser.paper.spec import new_spec
 from layouts import IDENTITIES, write_folder, write_tar, write_zip
 from web_site import Site
@@ -372,11 +370,11 @@ def test_texts_are_those_of_the_csv_module(tmp_path: Path) -> None:
 # --- all ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FOLDER_SETS)
+@pytest.mark.parametrize("name", folder_sets())
 def test_what_is_nowhere_says_where_to_get_it(name: str, tmp_path: Path) -> None:
-    found = FOLDER_SETS[name].status(tmp_path)
-    assert found.path is None and FOLDER_SETS[name].page in str(found.problem)
-    assert str(tmp_path / name) in str(found.problem) and FOLDER_SETS[name].contents in str(found.problem)
+    found = folder_sets()[name].status(tmp_path)
+    assert found.path is None and folder_sets()[name].page in str(found.problem)
+    assert str(tmp_path / name) in str(found.problem) and folder_sets()[name].contents in str(found.problem)
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from typer.main import get_command
 
 import debiaser
 from debiaser.cli import app
-from debiaser.data.benchmarks import DATASETS
-from debiaser.data.benchmarks.published import FOLDER_SETS
+from debiaser.data.benchmarks import DATASETS, folder_sets
 from debiaser.data.raw import ARCHIVES, SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 
@@ -110,7 +109,7 @@ def sources() -> str:
         lines.append(
             f"| {name} | {places} | {rows} | {', '.join(dict.fromkeys(each.title for each in known.mirrors))} |"
         )
-    for name, known in FOLDER_SETS.items():
+    for name, known in folder_sets().items():
         places = f"`{name}/` with {known.contents}, or `{name}.zip`, `{name}.tar`, `{name}.tar.gz`"
         rows = " + ".join(f"{total:,}" for total in totals(known.counts).values())
         fetched = f"`debiaser data get {name}`, or " if known.mirrors else "to be fetched by hand: "

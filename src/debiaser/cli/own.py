@@ -65,7 +65,7 @@ def audit(
     debug: options.Debug = False,
 ) -> None:
     """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
-    from debiaser.auditing import api
+    import debiaser.auditing.api as api
 
     failing = checked_verdicts(fail_if, baseline)
     if features is not None and probs is None:
@@ -108,7 +108,7 @@ def debias(
     debug: options.Debug = False,
 ) -> None:
     """Audit, then train the controls and the debiased model, prove the difference, export the model."""
-    from debiaser.auditing import api
+    import debiaser.auditing.api as api
 
     failing = checked_verdicts(fail_if, baseline)
     with reporting(quiet):

@@ -188,11 +188,11 @@ Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; se
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     """The benchmarks that `train` knows, and which raw sets and weights are here."""
-    from debiaser.data.benchmarks import DATASETS
-    from debiaser.data.benchmarks.published import PUBLISHED
+    from debiaser.data.benchmarks import DATASETS, published
     from debiaser.data.sources import WEIGHTS
 
-    every = {name: each.status(data, thorough=False) for name, each in PUBLISHED.items()}
+    known_sets = published()
+    every = {name: each.status(data, thorough=False) for name, each in known_sets.items()}
     models = {name: every[name] for name in WEIGHTS}
     there = {name: status for name, status in every.items() if name not in models}
     ready = {name: all(there[each].path for each in source.raw) for name, source in DATASETS.items()}
@@ -202,7 +202,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
             for name, source in DATASETS.items()
         ]
         sets, encoders = (
-            [{"name": n, "about": PUBLISHED[n].title, "path": as_text(each.path)} for n, each in found.items()]
+            [{"name": n, "about": known_sets[n].title, "path": as_text(each.path)} for n, each in found.items()]
             for found in (there, models)
         )
         print_json({"datasets": benchmarks, "raw": sets, "weights": encoders})
@@ -210,7 +210,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     rows = [(n, s.about, "ready" if ready[n] else f"debiaser data get {n}") for n, s in DATASETS.items()]
     show_table("Benchmarks", ("name", "what", "here"), rows, False)
     for title, found in (("Raw sets", there), ("Weights", models)):
-        cells = [(n, PUBLISHED[n].title, as_text(s.path) or "-") for n, s in found.items()]
+        cells = [(n, known_sets[n].title, as_text(s.path) or "-") for n, s in found.items()]
         show_table(title, ("name", "what", "where"), cells, False)
 
 
@@ -219,10 +219,8 @@ def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
     """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
-    from debiaser.data.benchmarks.published import PUBLISHED
-
     with reporting(quiet):
-        found = {each: str(PUBLISHED[each].fetch(data)) for each in raw_sets(name)}
+        found = {each: str(known_set.fetch(data)) for each, known_set in raw_sets(name).items()}
     if as_json:
         print_json({"name": name, "paths": found})
     else:
@@ -241,11 +239,10 @@ def check_data(
 ) -> None:
     """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
     from debiaser.data.benchmarks import DATASETS
-    from debiaser.data.benchmarks.published import PUBLISHED
-    from debiaser.paper.samples import statistics
+    from debiaser.paper.experiment import statistics
 
     partial = "partial=true" in (option or ())
-    checked = {each: PUBLISHED[each].status(data, partial=partial) for each in raw_sets(name)}
+    checked = {each: known_set.status(data, partial=partial) for each, known_set in raw_sets(name).items()}
     for each, status in checked.items():
         if status.path is None:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
@@ -276,7 +273,7 @@ def show_data(
     as_json: options.Json = False,
 ) -> None:
     """Draw sample images: rows that follow the shortcut, and a row that goes against it."""
-    from debiaser.paper.samples import draw
+    from debiaser.paper.experiment import draw
 
     image = draw(loaded(name, rho, noise, data_seed, option, data), out or Path(f"{name}.png"))
     if as_json:
@@ -285,16 +282,14 @@ def show_data(
         typer.echo(f"The images: {image.resolve()}")
 
 
-def raw_sets(name: str) -> tuple[str, ...]:
+def raw_sets(name: str) -> dict[str, Any]:
     """The raw sets, or the weights, behind a name."""
-    from debiaser.data.benchmarks import DATASETS
-    from debiaser.data.benchmarks.published import PUBLISHED
+    from debiaser.data.benchmarks import DATASETS, published
 
-    if name in DATASETS:
-        return DATASETS[name].raw
-    if name in PUBLISHED:
-        return (name,)
-    raise known("dataset or raw set", name, {*DATASETS, *PUBLISHED})
+    every = published()
+    if name not in {*DATASETS, *every}:
+        raise known("dataset or raw set", name, {*DATASETS, *every})
+    return {each: every[each] for each in (DATASETS[name].raw if name in DATASETS else (name,))}
 
 
 def loaded(

@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from debiaser.data.raw import SETS
+from debiaser.data.sources import WEIGHTS, FolderSet, Published
 from debiaser.data.split import Benchmark
 
 
@@ -52,3 +54,15 @@ DATASETS: dict[str, Source] = {
         ("civilcomments",),
     ),
 }
+
+
+def folder_sets() -> dict[str, FolderSet]:
+    """The benchmarks that others publish as a folder of images or texts."""
+    from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments
+
+    return {each.name: each for each in (bar.SET, bffhq.SET, celeba.SET, civilcomments.SET)}
+
+
+def published() -> dict[str, Published]:
+    """All that is found, fetched and checked by name."""
+    return {**SETS, **folder_sets(), **WEIGHTS}
