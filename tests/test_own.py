@@ -235,6 +235,8 @@ def test_copies_stay_on_one_side(tmp_path: Path, read) -> None:
     twins = [found.ids.index(f"train/dog/{name}.png") for name in ("0", "twin")]
     assert found.unit[twins[0]] == found.unit[twins[1]] and found.split[twins[0]] == found.split[twins[1]]
     assert len(np.unique(found.unit)) == len(found) - 1
+    spaced = [*reviews(), [f" {text(0)}".replace(" is ", " \n is  "), "bad"]]  # texts are the same up to white space
+    assert [each.ids for each in read(table(tmp_path / "t.csv", ["text", "label"], spaced)).duplicates] == [("1", "41")]
 
 
 def test_the_split_column(tmp_path: Path, read) -> None:
