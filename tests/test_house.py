@@ -82,12 +82,12 @@ def printing(tree: ast.Module, room: str) -> Findings:
 BUDGET = {
     "(top)": 258,
     "auditing": 2820,
-    "cli": 1010,
+    "cli": 970,
     "data": 3400,
     "integrations": 308,
     "learn": 2180,
     "methods": 790,
-    "paper": 3110,
+    "paper": 2850,
     "report": 1430,
 }
 
