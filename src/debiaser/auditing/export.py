@@ -99,7 +99,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         markdown_table(("trained with", "all held-out samples", "minus vanilla", MISCLASSIFIED), table),
         "",
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
-        f"the biased one saw {evaluation.samples_seen:,} of the training and validation samples.",
+        f"the biased one saw {evaluation.samples_seen:,} samples out of training and validation.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
         "Nothing was chosen on the held-out samples but whether to export vanilla instead.",
         "",
