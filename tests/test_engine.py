@@ -177,3 +177,11 @@ def test_freed_memory_is_kept_for_the_next_step() -> None:
     lines = ([sys.executable, "-c", FAULTS, *words] for words in ([], ["keep"]))
     usual, kept = (int(subprocess.run(line, **options).stdout) for line in lines)
     assert kept < usual / 5, (kept, usual)
+
+
+def test_an_input_that_is_no_number_is_named(tiny_task: Callable[..., Task]) -> None:
+    x, y = torch.randn(40, 6), torch.arange(40) % 3
+    x[7, 2] = torch.nan
+    task = tiny_task(train=Split.of(x, y), make_model=lambda _: torch.nn.Linear(6, 3), augment=None)
+    with pytest.raises(Problem, match="sample 7 is NaN"):
+        task.fit(Supervised(task.new_model()), "plain")

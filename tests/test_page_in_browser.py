@@ -187,7 +187,7 @@ def test_details_open_and_filters_work_by_keyboard(browser: Any, pages: dict[str
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> None:
     show(browser, pages[kind])
-    parts = [*("next", "repair", "views", "galleries", "looks", "suspects"), *("kinds", "sixty", "scores")]
+    parts = [*("next", "repair", "views", "galleries", "looks", "suspects"), *("kinds", "to-mark", "scores")]
     parts += [*("table", "left-out", "how"), *(("mislabelled", "saw") if kind == "image" else ())]
     assert [part for part in parts if not css(browser, f"section h2#{part}")] == []
     said = css(browser, "main")[0].text
@@ -209,7 +209,7 @@ def test_the_proof_is_drawn(browser: Any, pages: dict[str, str]) -> None:
     show(browser, pages["image"])
     first = css(browser, "#views ~ .measures .measure")[0].text.replace("\n", " ")
     assert "Before: 30% of swaps" in first and "After: 8%" in first
-    drawn = {"#sixty-list .sample": 60}
+    drawn = {"#to-mark-list .sample": 60}
     drawn |= {"[id^=price-course]": 2, "#price-even-band": 1, "#suspects ~ figure [id^=forest-dot]": 2}
     assert {selector: len(css(browser, selector)) for selector in drawn} == drawn
     assert "chosen" in css(browser, ".results .flag")[0].text

@@ -122,11 +122,7 @@ def run_epoch(
                 group["lr"] = rate
             loss = step(objective, optimizer, stage, part, augmenting, shared)
             if not math.isfinite(loss):
-                raise Problem(
-                    f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
-                    f"the learning rate {stage.recipe.lr:g} is probably too high, or an input is not finite; try a "
-                    "smaller rate, clip the gradient, or look at the inputs"
-                )
+                raise diverged(stage, epoch, number, part)
             total += loss * len(part)
             advance()
         if shared:
@@ -165,3 +161,14 @@ def step(
         torch.nn.utils.clip_grad_norm_(objective.parameters(), stage.recipe.clip)
     optimizer.step()
     return float(loss.detach())
+
+
+def diverged(stage: Stage, epoch: int, number: int, rows: Tensor) -> Problem:
+    """What to say when the loss of these samples is no longer a number."""
+    x = stage.split.batch(rows).x
+    if isinstance(x, Tensor) and not bool((finite := x.isfinite().reshape(len(rows), -1).all(1)).all()):
+        return Problem(f"the input of training sample {int(rows[~finite][0])} is NaN or infinite; fix or remove it")
+    return Problem(
+        f"the loss became NaN or infinite in stage '{stage.name}', epoch {epoch + 1}, step {number + 1}: "
+        f"the learning rate {stage.recipe.lr:g} is probably too high; try a smaller one, or clip the gradient"
+    )

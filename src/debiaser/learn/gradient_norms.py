@@ -172,7 +172,7 @@ def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
     return scores
 
 
-# Norms over any parameters, which take a backward pass: layer by layer, else one sample after the other
+# Norms over any parameters, which take a backward pass: layer by layer, else by vmap, else one by one
 
 Chosen: TypeAlias = dict[str, nn.Parameter]
 Gradients: TypeAlias = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
@@ -217,21 +217,23 @@ def trackable(batch: Batch) -> Batch:
 
 
 def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: int | None) -> tuple[Way, int]:
-    """By layer where that gives what autograd gives on two samples of this batch, and how many samples at once.
+    """The fastest way that gives what autograd gives on two samples of this batch, and how many samples at once.
 
-    Else one backward pass per sample, which holds for every network.
+    By layer; else by vmap; else one backward pass per sample, which holds for every network.
     """
     few = part_of(batch, slice(0, chunk or PROBE))
     ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
     alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
     tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
-    try:
-        if torch.allclose(by_layer(model, chosen, few, p)[[0, -1]], alone, rtol=tolerance, atol=0):
-            return by_layer, chunk or max(1, BUDGET // bytes_by_layer(model, chosen, batch, p))
-        reason = "other norms than autograd's on the first samples"
-    except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-    log.warning("gradient norms by layer are not possible here, each sample takes a backward pass: %s", reason)
+    for name, way in (("by layer", by_layer), ("by vmap", by_vmap)):
+        try:
+            if torch.allclose(way(model, chosen, few, p)[[0, -1]], alone, rtol=tolerance, atol=0):
+                needed = bytes_by_layer(model, chosen, batch, p) if way is by_layer else bytes_by_vmap(chosen, batch)
+                return way, chunk or max(1, BUDGET // needed)
+            reason = "other norms than autograd's on the first samples"
+        except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", name, reason)
     return one_by_one, 1
 
 
@@ -259,8 +261,8 @@ def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tens
     return torch.cat(found)
 
 
-def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[str, Tensor]:
-    """The gradient (b, ...) of every sample's cross-entropy in each chosen parameter."""
+def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
+    """(b,) from the explicit gradients of all samples at once."""
 
     def loss(values: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
         logits = call(model, each_tensor(x, lambda tensor: tensor[None]), values)
@@ -268,8 +270,15 @@ def gradients_by_vmap(model: nn.Module, chosen: Chosen, batch: Batch) -> dict[st
         return (logits * Outputs(logits, logits.detach(), y[None]).residual).sum()
 
     values = {name: each.detach() for name, each in chosen.items()}
-    found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
-    return found
+    parts: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
+    return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
+
+
+def bytes_by_vmap(chosen: Chosen, batch: Batch) -> int:
+    """Bytes per sample: explicit gradients and their norms, and a guess at what the layers keep."""
+    sizes: list[int] = []
+    each_tensor(batch.x, lambda x: sizes.append(x.nbytes // len(batch)) or x)  # type: ignore[func-returns-value]
+    return 4 * 4 * sum(each.numel() for each in chosen.values()) + 100 * sum(sizes)
 
 
 # By layer: one backward pass that reaches the outputs of the layers, not their weights, and a formula for each layer

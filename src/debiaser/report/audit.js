@@ -110,7 +110,7 @@ draw("mislabelled-list", (home) => home.append(cardList(data.mislabelled, listKi
   className(cell("label", place)) + "?")));
 draw("look-list", (home) => home.append(cardList(data.looks, data.kind === "text" ? "prose-list columns" : "look-grid",
   (place) => "labelled " + className(cell("label", place)) + ", " + saysOf(place), true)));
-draw("sixty-list", (home) => home.append(cardList(data.sixty, listKind(true), (place) =>
+draw("to-mark-list", (home) => home.append(cardList(data.to_mark, listKind(true), (place) =>
   className(cell("label", place)) + ", " + saysOf(place))));
 draw("sheet-list", (home) => home.append(cardList(data.sheet, "thumbnails", (place) => className(cell("label", place)))));
 drawStrips();

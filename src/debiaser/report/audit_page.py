@@ -185,11 +185,11 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
     kind, doubt, score = columns["kind"], columns["p_mislabelled"], columns["score"]
     mislabelled = sorted((row for row in samples if kind[row] == "mislabelled"), key=lambda row: -doubt[row])
     looks = sorted((row for row in samples if "look_easy" in samples[row]), key=lambda row: -score[row])
-    parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "sixty": findings["looks"]}
+    parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "to_mark": findings["looks"]}
     # By turns, one sample of each side of each class at a time, so that a limit hits all alike.
     turns = chain(*zip_longest(*(side for _, low, high in sides for side in (high, low))))
     others = list(samples)[:: max(len(samples) // SHEET, 1)]
-    wanted = dict.fromkeys([*parts["sixty"], *turns, *parts["mislabelled"], *parts["looks"], *others])
+    wanted = dict.fromkeys([*parts["to_mark"], *turns, *parts["mislabelled"], *parts["looks"], *others])
     shown = [row for row in wanted if row in samples][:MOST_SAMPLES]
     order = list(dict.fromkeys([*listed, *shown]))
     names = list(dict.fromkeys([*(str(entry["name"]) for entry in findings["classes"]), ""]))
