@@ -17,7 +17,7 @@ from debiaser.methods.task import Task
 
 @dataclass(frozen=True)
 class Balanced:
-    """Train briefly, then draw rows so that each (label, first model's answer) pair is seen equally often."""
+    """Train briefly, then draw samples so that each (label, first model's answer) pair is seen equally often."""
 
     strength: float = 1.0
 

@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from debiaser.auditing.crossval import (
-    Average,
     Job,
     Predictions,
     Trainer,
     read_predictions,
     run_jobs,
+    running_mean,
     train_biased_models,
 )
 from debiaser.auditing.diagnosis import (
@@ -250,15 +251,18 @@ def test_recipes_take_about_the_steps_that_are_asked() -> None:
         assert recipe.epochs in (2, 60) or 200 <= recipe.epochs * rows / recipe.batch_size <= 800
 
 
-def test_averaged_weights_are_the_mean_over_the_last_epoch() -> None:
-    network = torch.nn.Linear(2, 1)
-    average, seen = Average(network, skip=2), []
-    for step in range(5):
+def test_averaged_weights_are_the_mean_and_counts_the_last() -> None:
+    network = torch.nn.BatchNorm1d(2)
+    average = AveragedModel(network, avg_fn=running_mean, use_buffers=True)
+    for value in (4, 9, 16):
         with torch.no_grad():
-            network.weight.fill_(float(step**2))
-        average("", step + 1, 5, 1, "steps")
-        seen.append(float(step**2))
-    assert average.state["weight"].unique().tolist() == pytest.approx([np.mean(seen[2:])])
+            for each in network.state_dict().values():
+                each.fill_(value)
+        average.update_parameters(network)
+    state = average.module.state_dict()
+    assert state.pop("num_batches_tracked") == 16 and all(
+        each.allclose(torch.tensor(29 / 3)) for each in state.values()
+    )
 
 
 def test_a_job_may_average_and_says_so(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

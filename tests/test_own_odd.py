@@ -295,7 +295,7 @@ def test_marks_of_other_data_with_the_same_names_are_refused(tmp_path: Path) -> 
             r"1 of 2 rows in .* another label here .*'2', 'dog'",
         ),
         ("id,mark\n1,aligned\n1,mislabelled\n", "marks '1' in two ways"),
-        ("row,mark,rows\n2,aligned,20\n", "a page of 20 rows, and this run examines 3"),
+        ("row,mark,rows\n2,aligned,20\n", "a page of 20 samples, and this run examines 3"),
     ):
         with pytest.raises(Problem, match=words):
             marked(content)

@@ -1,7 +1,7 @@
 """`audit` and `debias` for a person's own data, as functions: the commands do nothing else.
 
-An audit reads the source, trains biased, plain and judging models out of fold, swaps properties between samples, tests
-the other columns for leakage, diagnoses the samples that the biased model misclassifies, and rules. `debias` goes on:
+An audit reads the source, trains biased, plain and judging models out of fold, diagnoses the samples that the biased
+model misclassifies, swaps properties between samples, tests the other columns for leakage, and rules. `debias` goes on:
 candidates are trained, one is selected on validation samples, proven on held-out ones, and exported.
 """
 
@@ -274,8 +274,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
-    steps = [f"Look at the samples that stand out: {against:,} go against the shortcut. Mark them."] if against else []
-    steps += [f"Check labels first where they are likely wrong: {wrong:,} rows."] if wrong else []
+    steps = [f"Look at the {against:,} samples that the biased model misclassifies, and mark them."] if against else []
+    steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
     source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
@@ -315,7 +315,7 @@ ONLY_ANSWERS = (
     "Answers alone cannot tell a shortcut from a hard task: what a model follows is found by changing its inputs, and "
     "only its answers are here. Audit the data without --probs for that."
 )
-ORDER = "Check the order of the rows."
+ORDER = "Check the order of the samples."
 
 
 def own_answers(labels: NDArray[Any], probability: NDArray[Any]) -> OwnData:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import Pipe, active_children, get_context, parent_process, resource_tracker
@@ -26,6 +26,7 @@ import safetensors
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from debiaser.auditing.inputs import Material
 from debiaser.data.augment import Augmentation
@@ -125,12 +126,16 @@ def train_job(job: Job, folder: Path) -> None:
         augment=job.augment,
     )
     network = training.new_model()
-    average = Average(network, job.steps - job.steps // job.recipe.epochs)
+    average = AveragedModel(network, avg_fn=running_mean, use_buffers=True)
+
+    def after_step(steps: int) -> None:
+        if job.averaged and steps > job.steps - job.steps // job.recipe.epochs:  # over the last epoch
+            average.update_parameters(network)
+
     sampler = None if job.weight is None else ScoreSampler(job.weight, seed=training.seed)
-    with listening(average) if job.averaged else nullcontext():
-        model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler)
+    model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler, after_step=after_step)
     if job.averaged:
-        model.load_state_dict(average.state)
+        model.load_state_dict(average.module.state_dict())
     write_tensors(own / "model.safetensors", dict(model.state_dict()))
     logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]
     for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
@@ -139,24 +144,9 @@ def train_job(job: Job, folder: Path) -> None:
     write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
 
 
-class Average:
-    """A listener that keeps the mean of a network's weights over all updates after the first `skip`."""
-
-    def __init__(self, network: nn.Module, skip: int) -> None:
-        self.network, self.skip, self.tell = network, skip, current.get()
-        self.state: dict[str, Tensor] = {}
-
-    @torch.no_grad()
-    def __call__(self, what: str, done: int, total: int | None, step: int, unit: str) -> None:
-        self.tell(what, done, total, step, unit)
-        taken = done - self.skip
-        if taken < 1:
-            return
-        for name, value in self.network.state_dict().items():
-            if taken == 1 or not value.is_floating_point():
-                self.state[name] = value.clone()
-            else:
-                self.state[name].lerp_(value, 1 / taken)
+def running_mean(mean: Tensor, value: Tensor, n: Tensor | int) -> Tensor:
+    """The mean of n values and one more; of whole numbers, such as BatchNorm's count of batches, the last."""
+    return mean.lerp(value, 1 / (int(n) + 1)) if mean.is_floating_point() else value
 
 
 def read_predictions(own: Path) -> Predictions | None:

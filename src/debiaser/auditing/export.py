@@ -110,7 +110,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
         "## Use",
         "",
-        "    debiaser predict FOLDER_OF_THIS_FILE image.jpg",
+        "    debiaser predict FOLDER_OF_THIS_FILE INPUT",
         "",
     ]
     return "\n".join(lines)

@@ -30,8 +30,8 @@ def read_marks(path: Path, examined: int | None = None) -> Marks:
         raise Problem(f"{path} has no columns id and mark; give the CSV that the page saved")
     if name == "row" and rows[0].get("rows") not in (None, str(examined)):
         raise Problem(
-            f"the row numbers in {path} are of a page of {rows[0]['rows']} rows, and this run examines {examined}: "
-            "mark in the page of the same command (debias holds test rows out), or in one with paths"
+            f"the numbers in {path} are of a page of {rows[0]['rows']} samples, and this run examines {examined}: "
+            "mark in the page of the same command (debias holds test samples out), or in one with paths"
         )
     marks: Marks = {}
     for row in rows:

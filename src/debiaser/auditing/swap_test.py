@@ -113,7 +113,7 @@ def swap_plain_models(
         said = trainer.predict_changed(models, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    words = repr((__version__, plain.keys, subject.own.identity, [view.name for view in views], trainer.seed))
+    words = repr((__version__, plain.keys, subject.own.identity, [view.identity for view in views], trainer.seed))
     kept = trainer.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
     return swap_answers(subject, trainer, views, plain.answer[pool], answer, kept)
 

@@ -26,9 +26,11 @@ from debiaser.io import explain
 
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
-# As `--help` lists them.
+# As `--help` lists them; a command that is not here comes last.
 ORDER = ("bench", "audit", "debias", "predict", "clean", "demo", "train", "report", "study", "theory")
-app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
+app.registered_commands.sort(
+    key=lambda command: [*ORDER, name := getattr(command.callback, "__name__", "")].index(name)
+)
 GRACE, USAGE_GRACE = 3.0, 60.0  # seconds; wrong usage is the same in all processes
 
 

@@ -70,7 +70,7 @@ class Split:
 class Truth:
     """What only evaluation may know of a split: true target (n,) and bias attributes (n, a), -1 where unknown.
 
-    `overlapping`: each attribute is a trait that a row has (1) or has not (0), whatever its target is.
+    `overlapping`: each attribute is a trait that a sample has (1) or has not (0), whatever its target is.
     """
 
     target: Tensor

@@ -39,6 +39,7 @@ class Stage:
     watch: Callable[[torch.nn.Module], Row] | None = None
     processes: Processes = ALONE
     precision: str = "32"
+    after_step: Callable[[int], None] | None = None  # is given how many steps the stage has taken
 
 
 def new_optimizer(recipe: Recipe, objective: Objective) -> torch.optim.Optimizer:
@@ -124,6 +125,8 @@ def run_epoch(
             if not math.isfinite(loss):
                 raise diverged(stage, epoch, number, part)
             total += loss * len(part)
+            if stage.after_step:
+                stage.after_step(epoch * len(parts) + number + 1)
             advance()
         if shared:
             shared.settle()

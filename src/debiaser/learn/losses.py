@@ -1,4 +1,4 @@
-"""Losses with one value per sample, and generalised cross-entropy."""
+"""Losses with one value per sample, generalised cross-entropy, and objectives: what a stage of training minimises."""
 
 from typing import Any
 

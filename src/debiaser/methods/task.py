@@ -130,17 +130,18 @@ class Task:
         until: int | None = None,
         owner: str = "",
         rate: float = 1,
+        after_step: Callable[[int], None] | None = None,
     ) -> nn.Module:
         """The network that comes out of training the objective through this stage of the recipe.
 
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
         `until` it stops after that many of its epochs and the next call goes on: its sampler may change in between.
         Such a stage is its `owner`'s alone: what else decides it is for the owner to say. `length` and `rate` multiply
-        the recipe's epochs and its learning rate.
+        the recipe's epochs and its learning rate; `after_step` is called with the number of steps taken.
         """
         recipe = self.recipe.of_stage(stage, length, rate)
         augment = self.augment if recipe.augment else None
-        means = (self.device, self.watch, self.processes, self.precision)
+        means = (self.device, self.watch, self.processes, self.precision, after_step)
         plan = engine.Stage(stage, self.train, recipe, derive(self.seed, stage), sampler, augment, *means)
         key = stage_key(objective, plan, self.identity, owner)
         self.processes.agree(f"how stage '{stage}' begins", key)

@@ -18,13 +18,13 @@ from typing import Any
 
 from debiaser.errors import Problem
 from debiaser.io import write_json, write_text
+from debiaser.methods import METHODS
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
 from debiaser.paper.studies.findings import Scale, findings, gather
 from debiaser.report.runs import Result
 from debiaser.report.speed import markdown
 from debiaser.report.tables import (
-    METHODS,
     markdown_table,
     record_markdown,
     studies_summary,

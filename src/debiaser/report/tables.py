@@ -217,7 +217,7 @@ def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[s
         ("Published", printed, [published(row) or "–" for row in rows]),
         ("Difference", kept_for_good and printed, differences),
         ("Seeds", True, [count(len(row["seeds"])) for row in rows]),
-        ("Conflicting samples drawn", kept_for_good, drawn),
+        ("Conflicting in training", kept_for_good, drawn),
         ("AUROC of scores", kept_for_good and "score_auroc" in known, aurocs),
         ("Samples seen", "samples_seen" in known, [count(row["samples_seen"]) for row in rows]),
         ("Time", not kept_for_good and "seconds" in known, [duration(row["seconds"]) for row in rows]),

@@ -1,4 +1,6 @@
-"""Multi-bias MNIST: a digit among three companions, seven attributes that each go with it, 54,000 / 6,000 / 10,000.
+"""Colored MNIST: a digit in one of ten colours, the colour of its class but for a share rho.
+
+Multi-bias MNIST: a digit among three companions, seven attributes that each go with it, 54,000 / 6,000 / 10,000.
 
 The paper gives the idea but no generator (D14). Here: 56x56 pixels, a 2x2 grid of tiles on black: the digit (top left),
 an article of clothing, a cursive character and a letter from A to J. Class k of every source goes with digit k, and

@@ -32,7 +32,7 @@ SIDE = 256  # images beyond twice this are decoded reduced, which moves their di
 CHUNK = 1024
 SIDEWAYS = {5, 6, 7, 8}  # orientation flags that swap width and height
 VERSION = 3  # of what is kept: raise it when the look changes
-FACTS = ("picture format", "picture mode", "camera", "compression")
+FACTS = ("image format", "image mode", "camera", "compression")
 FACT_LENGTH, REASON_LENGTH = 40, 160
 PENDING = "was not looked at"
 
@@ -331,8 +331,8 @@ def found_columns(rows: Rows) -> dict[str, list[str]]:
         known = {word for name in rows.classes for word in _words(name)}
         names = [[word for word in _words(PurePath(path).stem) if word not in known] for path in rows.paths or []]
         found = {
-            "picture size": [f"{w} x {h}" for w, h in rows.seen.sides.tolist()],
-            "picture shape": [f"{ratio:.1f}" for ratio in width / np.maximum(height, 1)],
+            "image size": [f"{w} x {h}" for w, h in rows.seen.sides.tolist()],
+            "image shape": [f"{ratio:.1f}" for ratio in width / np.maximum(height, 1)],
             **{name: rows.seen.facts[:, place].tolist() for place, name in enumerate(FACTS)},
         }
         for place in range(min(TOKENS, max(map(len, names), default=0))):

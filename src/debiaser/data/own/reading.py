@@ -451,7 +451,7 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
     if rows.split is None:
         return rows
     if "train" not in rows.split:
-        raise Problem("no row is in the split 'train'; there is nothing to learn from")
+        raise Problem("no sample is in the split 'train'; there is nothing to learn from")
     return rows.without({row: ("has no split", "missing split") for row, split in enumerate(rows.split) if not split})
 
 

@@ -173,7 +173,7 @@ def _number(word: str) -> float | None:
 def _check(classes: tuple[str, ...], n: int, column: str, plain: bool) -> None:
     other = "" if plain else "; name another column with --label"
     if len(classes) < 2:
-        what = f"only one class, '{shown(classes[0])}'" if classes else f"no row has a label in '{column}'"
+        what = f"only one class, '{shown(classes[0])}'" if classes else f"no sample has a label in '{column}'"
         raise Problem(f"{what}: there is nothing to tell apart{other}")
     if plain:
         return

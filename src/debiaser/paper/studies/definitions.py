@@ -376,7 +376,7 @@ whole_network = Study(
     "The head's norm is not more than 0.5 points below the whole network's.",
     (ours("pgd", "Head"), ours("pgd", "Whole network", "parameters=all")),
     everywhere(above("Head", "Whole network", by=-0.5)),
-    "The head's takes one forward pass, the whole network's a backward pass for every sample.",
+    "The head's takes one forward pass, the whole network's a backward pass too.",
     ours=True,
 )
 
