@@ -65,15 +65,11 @@ def fingerprint() -> dict[str, str]:
     versions = {each.name.lower(): each.version for each in distributions()}
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     facts = dict(re.findall(r"^(\S.*?)\s*:\s*(.+?)\s*$", cpu.split("\n\n")[0], re.MULTILINE))
-    return {
-        **{
-            name: versions.get(name, "")
-            for name in ("torch", "numpy", "scipy", "scikit-learn", "pillow", "transformers")
-        },
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.machine(),
-        **{name: facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "cache size")},
-    }
+    software = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "transformers")
+    found = {name: versions.get(name, "") for name in software}
+    found |= {"capability": torch.backends.cpu.get_cpu_capability(), "machine": platform.machine()}
+    hardware = ("vendor_id", "cpu family", "model", "model name", "cache size")
+    return found | {name: facts.get(name, "") for name in hardware}
 
 
 def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -81,12 +77,8 @@ def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess
     variables = {name: value for name, value in os.environ.items() if name not in NOISY}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     terminal = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "TERM": "dumb", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
-    places = {
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(Path(debiaser.__file__).parents[1]),
-    }
-    options = {"cwd": folder, "env": variables | threads | terminal | places}
+    places = {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(Path(debiaser.__file__).parents[1])}
+    options = {"cwd": folder, "env": variables | threads | terminal | places | {"HF_HUB_OFFLINE": "1"}}
     line = [sys.executable, "-m", "debiaser", *words]
     done = subprocess.run(line, capture_output=True, text=True, timeout=280, **options)
     if done.returncode != code:
@@ -304,8 +296,6 @@ def own(verb: str, source: str, folder: Path) -> Part:
     floats |= pieces(kept, folder, "audit.json") | pieces(said, folder, "--json")
     floats |= columns(out / "scores.csv", folder) | columns(out / "weights.csv", folder)
     floats |= outline(out / "report.html", folder)
-    for path in sorted(out.glob("*.npz")):
-        floats |= digests(dict(np.load(path, allow_pickle=False)), path.name)
     if verb == "audit":  # what is kept is found again, and told in words
         floats["words"] = lines(run(folder, *words, "--quiet").stdout, folder)
     else:

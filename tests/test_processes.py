@@ -83,6 +83,7 @@ def test_scores_of_the_same_weights_are_those_of_one_process(work: dict[str, Any
 def test_what_cannot_work_is_refused(work: dict[str, Any]) -> None:
     said = work["refusals"]
     assert "do not agree on the run" in said["agree"] and said["agreed"] == ""
+    assert "no longer hold the same weights" in said["drift"]
     assert "a batch_size of 3 leaves some of 2 processes" in said["small"] and "at least 4" in said["small"]
 
 
@@ -187,6 +188,9 @@ def test_one_process_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     split = Split.of(torch.arange(10.0)[:, None], torch.zeros(10))
     (found,) = ALONE.over(split, 3, lambda batches: (torch.cat([batch.x for batch in batches]),))
     assert found[:, 0].tolist() == list(range(10))
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(Misuse, match="WORLD_SIZE=two"):
+        launched()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(Misuse, match="mps"), joined("mps"):
         pass

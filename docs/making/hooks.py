@@ -174,7 +174,7 @@ def readme_section(title: str) -> str:
 def kept_links(text: str, home: Path, seen_from: Path) -> str:
     """The text with links to files of the repository that are pages turned to them, and other such links to words."""
 
-    def mended(link: re.Match[str]) -> str:
+    def fixed(link: re.Match[str]) -> str:
         words, target = link[1], link[2]
         if re.match(r"[a-z]+:|#", target):
             return link[0]
@@ -192,7 +192,7 @@ def kept_links(text: str, home: Path, seen_from: Path) -> str:
         up = "../" * len(seen_from.parts)
         return f"[{words}]({up}{name}{'#' if anchor else ''}{anchor})"
 
-    return LINK.sub(mended, text)
+    return LINK.sub(fixed, text)
 
 
 def spaced_lists(text: str) -> str:

@@ -19,6 +19,7 @@ from debiaser.learn.losses import Objective
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one that died is noticed at once
+DRIFT = 1e-3  # relative difference of weights between processes that is still rounding
 
 
 class Lost(Problem):
@@ -137,7 +138,10 @@ def connected() -> Iterator[None]:
 
 def launched() -> Processes:
     """Which process this is, as the launcher says; alone where there was none."""
-    return Processes(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not (rank.isdigit() and size.isdigit()):
+        raise Misuse(f"the environment says RANK={rank}, WORLD_SIZE={size}; start with torchrun, or unset both")
+    return Processes(int(rank), int(size))
 
 
 @contextmanager
@@ -242,9 +246,18 @@ class Sharing:
         return gathered
 
     def settle(self) -> None:
-        """After an epoch: networks get the mean of their buffers (BatchNorm's statistics)."""
+        """After an epoch: networks get the mean of their buffers (BatchNorm's statistics), all else must be equal."""
         buffers = {id(each): each for network in self.heads for each in network.buffers() if each.is_floating_point()}
         self.processes.average(list(buffers.values()))
+        ours = torch.cat([each.detach().reshape(-1).float() for each in self.objective.state_dict().values()])
+        mean = ours.clone()
+        self.processes.average([mean])
+        same = torch.tensor([torch.allclose(ours, mean, rtol=DRIFT, atol=1e-6)])
+        if not bool(self.processes.gather(same).all()):
+            raise Problem(
+                "the processes no longer hold the same weights: the method keeps something that it does not learn "
+                "from the whole batch, or the machines differ; run it in one process"
+            )
 
 
 @contextmanager

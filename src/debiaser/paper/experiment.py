@@ -200,11 +200,11 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A reader for a split: sample numbers (b,) to features (b, width); `pictures` reads what they were made of."""
+    """A reader for a split: sample numbers (b,) to features (b, width); `images` reads what they were made of."""
 
     array: Vector = field(repr=False)
     places: NDArray[np.int64] = field(repr=False)  # of the split's samples in the array
-    pictures: Any = field(repr=False)
+    images: Any = field(repr=False)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return torch.from_numpy(self.array[self.places[rows.numpy()]])
@@ -227,12 +227,12 @@ def features_of(benchmark: Benchmark, encoder: "Encoder") -> Benchmark:
             "leave --option features out"
         )
     place = {name: at for at, name in enumerate(sorted({each for one in galleries.values() for each in one.names}))}
-    pictures = replace(galleries["train"], names=list(place)).resized(encoder.size)
+    images = replace(galleries["train"], names=list(place)).resized(encoder.size)
 
     def stream(rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((part, pictures.pixels(part)) for part in torch.split(rows, ENCODING_BATCH))
+        return ((part, images.pixels(part)) for part in torch.split(rows, ENCODING_BATCH))
 
-    array = features(encoder, pictures.identity, len(place), stream, user_cache("features"))
+    array = features(encoder, images.identity, len(place), stream, user_cache("features"))
     encoded: dict[str, Any] = {
         part: replace(splits[part], read=Encoded(array, np.array([place[name] for name in one.names]), one))
         for part, one in galleries.items()
@@ -392,7 +392,7 @@ def as_images(split: Split, rows: Vector) -> NDArray[np.uint8]:
 
     Features show the images that they were made of.
     """
-    read = getattr(split.read, "pictures", split.read)
+    read = getattr(split.read, "images", split.read)
     x: Any = read(torch.from_numpy(rows)) if len(rows) else {}
     if isinstance(x, dict):  # tokens
         x = torch.zeros(len(rows), 3, 1, 1)
