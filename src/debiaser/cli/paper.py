@@ -302,11 +302,11 @@ def bench(
 
     if out.is_dir() or out.suffix == ".json":
         raise Misuse(f"--out must name a page, such as bench.html, and the numbers go beside it; got {out}")
-    if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
-        typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
     make_folder(out.parent)  # a folder that cannot be is told before the work, not after
     with reporting(quiet):
         found = measure(only or (), quick)
+    if absent := [name for name in ("kornia", "opacus") if find_spec(name) is None]:
+        typer.echo(f"Left out, not installed: {', '.join(absent)} (pip install 'debiaser[oracles]').", err=True)
     page, numbers = write_speed_page(found, out), out.with_suffix(".json")
     write_json(numbers, found)
     for claim in map(table, found["claims"]):
