@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from debiaser.data.augment import PAPER
 from debiaser.data.benchmarks import digits
-from debiaser.data.split import Batch, Benchmark
+from debiaser.data.split import Benchmark
 from debiaser.errors import Problem
 from debiaser.learn.distributed import ALONE, Processes, joined
 from debiaser.learn.gradient_norms import grad_norm
@@ -100,19 +100,6 @@ def real_network(benchmark: Benchmark, processes: Processes) -> dict[str, Any]:
     return {"digests": digests, "scores": apart, "rows": len(one)}
 
 
-class Forgetful(Supervised):
-    """An objective that keeps something which the other processes do not have."""
-
-    def __init__(self, model: nn.Module, rank: int) -> None:
-        super().__init__(model)
-        self.rank = rank
-        self.register_buffer("kept", torch.zeros(3))
-
-    def forward(self, batch: Batch) -> Tensor:
-        self.kept += self.rank
-        return super().forward(batch)
-
-
 def refusals(benchmark: Benchmark, processes: Processes) -> dict[str, str]:
     """What is said where processes differ, or are too many for a batch."""
 
@@ -124,10 +111,17 @@ def refusals(benchmark: Benchmark, processes: Processes) -> dict[str, str]:
         return ""
 
     small = task(benchmark, processes, recipe=Recipe(epochs=1, batch_size=3))
+    drifting = Supervised(plain_net(0))
+    drifting.register_buffer("own", torch.zeros(3))
+
+    def drift(*_: Any) -> None:
+        drifting.own += processes.rank  # which the other processes do not have
+
+    drifting.register_forward_pre_hook(drift)
     return {
         "agree": said(lambda: processes.agree("the run", f"run {processes.rank}")),
         "agreed": said(lambda: processes.agree("the run", "run")),
-        "drift": said(lambda: task(benchmark, processes).fit(Forgetful(plain_net(0), processes.rank), "drift")),
+        "drift": said(lambda: task(benchmark, processes).fit(drifting, "drift")),
         "small": said(lambda: small.fit(Supervised(plain_net(0)), "small")),
     }
 

@@ -81,11 +81,11 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 2810,
+    "auditing": 2820,
     "cli": 970,
-    "data": 3370,
+    "data": 3410,
     "integrations": 308,
-    "learn": 2190,
+    "learn": 2200,
     "methods": 790,
     "paper": 2840,
     "report": 1430,

@@ -115,7 +115,7 @@ def test_the_same_audit_again_trains_and_decodes_nothing(audited: AuditedFolder,
     before = {path: path.stat().st_mtime_ns for path in (out / "work").rglob("*") if path.is_file()}
     same = ("audit", str(pictures), "--out", str(out), *QUICK)
     done = debiaser(*same, "--json")
-    assert done.returncode == 0 and "easy" not in done.stderr and "pixels" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "biased:" not in done.stderr and "pixels" not in done.stderr, done.stderr
     assert done.last_json == found
     assert {path: path.stat().st_mtime_ns for path in (out / "work").rglob("*") if path.is_file()} == before
     words = debiaser(*same).stdout
@@ -125,6 +125,8 @@ def test_the_same_audit_again_trains_and_decodes_nothing(audited: AuditedFolder,
     assert debiaser(*failing, named).returncode == 3
     assert debiaser(*failing, named, "--baseline", str(out / "audit.json")).returncode == 0
     assert debiaser(*failing, "wrong").returncode == 2
+    (out / "work" / "layout-2").unlink()
+    assert "is of an older version of debiaser" in debiaser(*same, "--quiet").stderr
 
 
 def test_confirmed_marks_are_taken_back(audited: AuditedFolder, pictures: Path, tmp_path: Path) -> None:

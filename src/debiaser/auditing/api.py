@@ -6,6 +6,7 @@ candidates are trained, one is selected on validation samples, proven on held-ou
 """
 
 import dataclasses
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
+from debiaser.io import make_folder
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
@@ -41,6 +43,8 @@ from debiaser.learn.recipe import environment
 
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
+LAYOUT = "layout-2"  # a file that tells which version keeps its models here
+log = logging.getLogger("debiaser")
 
 
 Source = str | Path | pd.DataFrame
@@ -219,8 +223,13 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], FOLDS, seed)
     workers = request.workers or os.cpu_count() or 1
-    trainer = Trainer(subject.material, y, fold, request.folder(own) / "work", workers, seed, request.epochs)
+    work = request.folder(own) / "work"
+    trainer = Trainer(subject.material, y, fold, work, workers, seed, request.epochs)
     views = find_views(subject, trainer, request.matters)
+    if not (work / LAYOUT).is_file():
+        if work.is_dir():
+            log.warning("%s is of an older version of debiaser: its models that do not fit are trained again", work)
+        (make_folder(work) / LAYOUT).touch()
     seeds = max(BIASED_SEEDS, request.seeds)
     trainer, biased = train_biased_models(trainer, seeds)
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
@@ -324,7 +333,8 @@ def own_answers(labels: NDArray[Any], probability: NDArray[Any]) -> OwnData:
         raise Misuse(f"probabilities must be (n, classes) with two classes or more, got {probability.shape}")
     n, k = probability.shape
     if labels.shape != (n,) or labels.dtype.kind not in "iub" or labels.min() < 0 or labels.max() >= k:
-        raise Misuse(f"labels must be {n:,} class numbers from 0 to {k - 1}, got {labels.dtype} {labels.shape}")
+        given = f"{labels.dtype} {labels.shape}" + (f" from {labels.min()} to {labels.max()}" if labels.size else "")
+        raise Misuse(f"labels must be {n:,} class numbers from 0 to {k - 1}, got {given}")
     ids, classes, y = map(str, range(n)), tuple(map(str, range(k))), torch.from_numpy(labels.astype(np.int64))
     nothing, split = [""] * n, np.full(n, "train")
     return OwnData("arrays", "answers", [*ids], nothing, y, classes, split, np.arange(n), Texts(nothing), "answers")
@@ -367,8 +377,8 @@ def usable(array: NDArray[Any], own: OwnData) -> NDArray[Any]:
     if count == own.total:
         return np.asarray(array[own.places])
     raise Misuse(
-        f"the arrays must have one line for each of the {own.total:,} samples of the data, or of the {len(own):,} that "
-        f"can be used, in their order; got {count:,}"
+        f"the arrays must have one line for each of the {own.total or len(own):,} samples of the data, or of the "
+        f"{len(own):,} that can be used, in their order; got {count:,}"
     )
 
 

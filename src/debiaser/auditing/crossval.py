@@ -402,7 +402,7 @@ def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFol
     for number in range(len(trainer.material.recipes("biased", trainer.trained_on))):
         trainer = replace(trainer, recipe_number=number)
         recipe = trainer.recipe("biased", trainer.trained_on)
-        said = trainer.out_of_fold("easy", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+        said = trainer.out_of_fold("biased", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
         score = said.score[trainer.rows]
         if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
             break

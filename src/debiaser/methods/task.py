@@ -186,7 +186,8 @@ def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: st
     """A name for a stage of training made of everything that determines its outcome."""
     digest = hashlib.blake2b(digest_size=10)
     parts = [identity, plan.name, plan.seed, plan.recipe.plain(), repr(plan.augment), repr(objective), str(plan.device)]
-    parts += [plan.processes.size, plan.precision]
+    parts += [f"{plan.processes.size} processes"] if plan.processes.size > 1 else []
+    parts += [plan.precision] if plan.precision != "32" else []
     digest.update(json.dumps(parts, sort_keys=True).encode())
     add_state(digest, objective.state_dict())
     if owner:

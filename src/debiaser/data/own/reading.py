@@ -2,10 +2,11 @@
 
 import codecs
 import csv
+import io
 import itertools
 import os
 import re
-import warnings
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,6 +170,8 @@ def _walk(top: Path) -> Iterator[tuple[str, bool]]:
 # --- Tables as text
 
 DELIMITERS = ",;\t|"
+SAMPLE = 1 << 18  # characters that the delimiter is judged by
+MANY_LINES = 20  # a cell of more lines in a line of the wrong length: a quote was never closed
 SHORT = 64  # characters: texts up to this length are kept once, however often they occur
 BATCH = 4096
 GROUPS = 2  # row groups of images held in memory
@@ -181,7 +184,8 @@ class Table:
     """Columns of n texts by name, '' where a value is missing.
 
     `embedded` gives the bytes of images that lie in the table itself, by column, then by place in the table;
-    `splits` is the part of the source (train, valid, ...) that a sample comes from, where it has parts.
+    `splits` is the part of the source (train, valid, ...) that a sample comes from, where it has parts;
+    `damaged`, by place, why a line could not be read (its cells are empty).
     """
 
     path: Path | None
@@ -190,48 +194,87 @@ class Table:
     splits: list[str] | None = None
     embedded: dict[str, Callable[[int], bytes | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    damaged: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.n
 
 
 def read_csv(path: Path) -> Table:
-    """The table in a text file: its delimiter, encoding and quotes are found out; lines with more cells are noted."""
+    """The table in a text file: delimiter, encoding and quotes are found out; lines of other lengths are damaged."""
+    longest = csv.field_size_limit(sys.maxsize)  # Python refuses cells of more than 128 kB by default
     try:
         with path.open("rb") as stream:
             marked = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        for encoding in ("utf-16" if marked else "utf-8-sig", "cp1252", "latin-1"):
-            with suppress(UnicodeDecodeError), path.open(encoding=encoding, newline="") as text:
-                first_line = next((line for line in text if line.strip()), "")
-                delimiter = max(DELIMITERS, key=lambda each: len(next(csv.reader([first_line], delimiter=each), ())))
-                with warnings.catch_warnings(record=True) as skipped:
-                    warnings.simplefilter("always")
-                    text.seek(0)
-                    frame = pd.read_csv(text, sep=delimiter, dtype=str, keep_default_na=False, on_bad_lines="warn")
-                break
+        for encoding in ("utf-16" if marked else "utf-8-sig", "cp1252"):
+            with suppress(UnicodeDecodeError):
+                return _parsed(path, encoding)
+        return _parsed(path, "latin-1")
     except OSError as error:
         raise Problem(f"cannot read {path}: {error.strerror}; check its name and permissions") from error
-    except (csv.Error, ValueError) as error:  # pandas's own errors are ValueErrors
+    except (csv.Error, UnicodeError) as error:
         raise Problem(f"{path} is not a table that can be read: {brief(error)}; save it as CSV in UTF-8") from error
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise Problem(f"{path} has more cells in its lines than its first line names columns; add the missing names")
-    table = read_frame(frame, path)
-    table.notes.extend(f"lines were left out: {' '.join(str(each.message).split())}" for each in skipped)
-    if encoding in ("cp1252", "latin-1"):
-        table.notes.append(f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right")
-    return table
+    finally:
+        csv.field_size_limit(longest)
 
 
-def read_frame(frame: pd.DataFrame, path: Path | None = None) -> Table:
+def _parsed(path: Path, encoding: str) -> Table:
+    with path.open(encoding=encoding, newline="") as stream:
+        delimiter = _delimiter(stream.read(SAMPLE))
+        stream.seek(0)
+        records = csv.reader(stream, delimiter=delimiter)
+        header = next((record for record in records if any(record)), None)
+        if header is None:
+            raise Problem(f"{path} is empty; expected a first line with the names of the columns")
+        notes, names = [], list[str]()
+        if encoding in ("cp1252", "latin-1"):
+            notes.append(f"{path.name} is not UTF-8: read as {encoding}; look whether its accents are right")
+        for place, name in enumerate(header, 1):
+            name = name.strip() or f"column {place}"
+            if name in names:
+                notes.append(f"two columns are called '{name}': the later one is '{name}.{place}' here")
+                name = f"{name}.{place}"
+            names.append(name)
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        damaged, once = dict[int, str](), dict[str, str]()
+        for place, record in enumerate(filter(None, records)):
+            if len(record) != len(names):
+                lines = max(cell.count("\n") for cell in record)
+                quote = f"; a quote that is never closed took {lines:,} lines with it" if lines > MANY_LINES else ""
+                damaged[place] = f"has {len(record)} cells where the first line names {len(names)} columns{quote}"
+                record = [""] * len(names)
+            for column, cell in zip(columns.values(), record, strict=True):
+                column.append(once.setdefault(cell, cell) if len(cell) <= SHORT else cell)
+    n = len(next(iter(columns.values())))
+    if n == len(damaged):
+        raise Problem(f"{path} has no samples below its first line; nothing to examine")
+    return Table(path, columns, n, notes=notes, damaged=damaged)
+
+
+def _delimiter(sample: str) -> str:
+    """The delimiter that cuts the most lines of the sample into as many cells as the first, and into the most cells."""
+
+    def judged(delimiter: str) -> tuple[float, int]:
+        lines = [line for line in itertools.islice(csv.reader(io.StringIO(sample), delimiter=delimiter), 50) if line]
+        width = len(lines[0]) if lines else 0
+        whole = lines[:-1] if len(sample) == SAMPLE and len(lines) > 1 else lines  # the last may be cut off
+        return (sum(len(line) == width for line in whole) / len(whole), width) if width > 1 else (0.0, 0)
+
+    return max(DELIMITERS, key=judged)
+
+
+def read_frame(frame: pd.DataFrame) -> Table:
     """A pandas DataFrame as a table of text; the index is not read."""
     if not len(frame):
-        raise Problem(f"{path or 'the DataFrame'} has no rows; nothing to examine")
+        raise Problem("the DataFrame has no rows; nothing to examine")
+    if twice := sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}):
+        raise Problem(f"two columns of the DataFrame are called {_listed(twice)}; give each a name of its own")
     missing = frame.isna()
     columns = {
         str(name): ["" if absent else str(value) for value, absent in zip(frame[name], missing[name], strict=True)]
         for name in frame.columns
     }
-    return Table(path, columns, len(frame))
+    return Table(None, columns, len(frame))
 
 
 def needed(module: str, what: str) -> Any:
@@ -448,11 +491,12 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
         places=np.arange(len(table)),
         total=len(table),
     )
-    if rows.split is None:
-        return rows
-    if "train" not in rows.split:
-        raise Problem("no sample is in the split 'train'; there is nothing to learn from")
-    return rows.without({row: ("has no split", "missing split") for row, split in enumerate(rows.split) if not split})
+    reasons = {}
+    if rows.split is not None:
+        if "train" not in rows.split:
+            raise Problem("no sample is in the split 'train'; there is nothing to learn from")
+        reasons = {row: ("has no split", "missing split") for row, split in enumerate(rows.split) if not split}
+    return rows.without(reasons | {place: (reason, "unreadable") for place, reason in table.damaged.items()})
 
 
 def _check(columns: Columns, known: list[str]) -> None:
@@ -557,13 +601,19 @@ def _chosen(candidates: list[str], option: str, notes: list[str]) -> str | None:
 
 def _ids(table: Table, paths: list[str] | None) -> tuple[str | None, list[str]]:
     """The name of each sample, all different: a column of IDs, else the path, else the number of the row."""
-    rows = [str(number + 1) for number in range(len(table))]
+    rows = [f"row {number + 1}" if number in table.damaged else str(number + 1) for number in range(len(table))]
+
+    def readable(values: Iterable[str]) -> list[str]:
+        return [rows[number] if number in table.damaged else value for number, value in enumerate(values)]
+
     if paths is not None:
         firsts = ~pd.Series(paths).duplicated()
-        ids = [path if one else f"{path} (row {row})" for path, row, one in zip(paths, rows, firsts, strict=True)]
+        ids = readable(
+            path if one else f"{path} (row {row})" for path, row, one in zip(paths, rows, firsts, strict=True)
+        )
         return None, ids if len(set(ids)) == len(ids) else rows
     for name in [name for name in table.columns if name.lower() in ID]:
-        values = [value.strip() for value in table.columns[name]]
+        values = readable(value.strip() for value in table.columns[name])
         if len(set(values)) == len(values) and "" not in values:
             return name, values
     return None, rows
