@@ -126,15 +126,15 @@ def train_job(job: Job, folder: Path) -> None:
         augment=job.augment,
     )
     network = training.new_model()
-    average = AveragedModel(network, avg_fn=running_mean, use_buffers=True)
+    average = AveragedModel(network, avg_fn=running_mean, use_buffers=True) if job.averaged else None
 
     def after_step(steps: int) -> None:
-        if job.averaged and steps > job.steps - job.steps // job.recipe.epochs:  # over the last epoch
+        if average and steps > job.steps - job.steps // job.recipe.epochs:  # over the last epoch
             average.update_parameters(network)
 
     sampler = None if job.weight is None else ScoreSampler(job.weight, seed=training.seed)
     model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler, after_step=after_step)
-    if job.averaged:
+    if average:
         model.load_state_dict(average.module.state_dict())
     write_tensors(own / "model.safetensors", dict(model.state_dict()))
     logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]

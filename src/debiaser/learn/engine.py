@@ -153,8 +153,8 @@ def step(
     batch = batch.to(stage.device)
     if shared:
         batch = shared.whole(batch, stage.split.y[rows], rows)
-    lower = torch.autocast(torch.device(stage.device).type, torch.bfloat16)  # weights and updates stay in float32
-    with lower if stage.precision == "bf16" else nullcontext():
+    lower = stage.precision == "bf16"  # weights and updates stay in float32
+    with torch.autocast(torch.device(stage.device).type, torch.bfloat16) if lower else nullcontext():
         loss: Tensor = objective(batch)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

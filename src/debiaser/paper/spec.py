@@ -124,11 +124,9 @@ def new_spec(
     if dataset not in DATASETS:
         raise known("dataset", dataset, DATASETS)
     kind, setting = find_method(method), SETTINGS[dataset]
-    chosen, named = (
-        setting.recipe(recipe, method, epochs),
-        (("network", net, NETS), ("precision", precision, PRECISIONS)),
-    )
-    for what, name, choices in (*named, ("augmentation", augment, AUGMENTATIONS)):
+    chosen = setting.recipe(recipe, method, epochs)
+    named = (("network", net, NETS), ("precision", precision, PRECISIONS), ("augmentation", augment, AUGMENTATIONS))
+    for what, name, choices in named:
         if name and name not in choices:
             raise known(what, name, choices)
     for name, number in (("seed", seed), ("data-seed", data_seed)):
