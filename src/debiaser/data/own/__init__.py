@@ -72,6 +72,7 @@ class OwnData:
     notes: list[str] = field(default_factory=list)
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # of the samples in the source
     total: int = 0  # samples of the source, those that were left out among them; 0 where it lies in memory
+    contents: list[str] = field(default_factory=list, repr=False)  # digests: the same sample in another run
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,7 +105,9 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
     split, notes = divided(rows, unit, seed, need_test)
     rows = rows.noting(*notes, *remarks(rows, unit, split))
     inputs: Any = Texts(texts := rows.texts or [], digest("text", *texts))
+    samples = [digest(text) for text in texts]
     if rows.images is not None:
+        samples = [content.tobytes().hex() for content in rows.seen.content]
         contents = digest(f"letterbox {LETTERBOX}", rows.seen.content.tobytes().hex())
         seen = rows.seen.content.copy() if isinstance(rows.images, Files) else None  # only files change meanwhile
         inputs = Images(rows.ids, rows.images, rows.seen.sides.copy(), contents, seen)
@@ -126,6 +129,7 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
         identity=digest(inputs.identity, *rows.ids, "", *(rows.classes[label] for label in rows.y)),
         places=rows.places,
         total=rows.total,
+        contents=samples,
     )
 
 
