@@ -20,14 +20,15 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from debiaser.auditing.candidates import MAX_COST, Evaluation
+from debiaser.auditing.candidates import Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
-from debiaser.auditing.export import export_model
+from debiaser.auditing.export import export_models
 from debiaser.auditing.findings import Findings, rows_of, summarise, write_audit
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import apply_marks, match_marks
+from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
 from debiaser.auditing.selection import select_and_prove
 from debiaser.auditing.swap_test import find_views, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, named_view, rule
@@ -61,8 +62,10 @@ class Request(Columns):
     seed: int = 0
     epochs: int | None = None
     matters: tuple[str, ...] = ()
-    confirmed: Path | None = None
-    max_cost: float = MAX_COST
+    marks: Path | None = None
+    use_groups: bool = False
+    export: str | None = None
+    max_cost: float | None = None
     redact: frozenset[str] = frozenset()
     out: Path | None = None
 
@@ -91,6 +94,7 @@ class Request(Columns):
 def make_request(options: dict[str, Any]) -> Request:
     """The request behind keyword arguments; an unknown one is named."""
     try:
+        options = {("marks" if name == "confirmed" else name): value for name, value in options.items()}  # its old name
         return Request(**{**options, "out": options.get("out") and Path(options["out"])})
     except TypeError as error:
         known = ", ".join(Request.__dataclass_fields__)
@@ -127,7 +131,7 @@ def audit(
         unit: the column of what must stay on one side of every split, such as a patient.
         out: a folder for the page, scores.csv and what lets the same call go on.
         **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`,
-            `confirmed`, `redact`.
+            `marks`, `redact`.
 
     Returns:
         The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
@@ -164,7 +168,8 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         model: a network, or a path, hub name or DataFrame as of `audit`.
         dataset: what the network is trained on: pairs (x, y).
         *how: the method, and what else `debiaser.methods.debias` takes.
-        **options: for a network those of `debiaser.methods.debias`; for data those of `audit` and `max_cost`.
+        **options: for a network those of `debiaser.methods.debias`; for data those of `audit`, `use_groups`, `export` and
+            `max_cost`.
 
     Returns:
         For a network, the debiased network and the scores. For data, the findings of the command of that name: the
@@ -189,12 +194,23 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         subject = read_subject(model, request, need_test=True)
         own = subject.own
         examined = examine(subject, np.flatnonzero(own.split != "test"), request)
-        train, valid, held_out = (own.rows(part).numpy() for part in ("train", "valid", "test"))
+        groups = find_groups(examined, request)
         seeds = request.seeds or SEEDS
-        evaluation, more = select_and_prove(examined, train, valid, held_out, seeds, request.max_cost)
-        folder = request.folder(own) / "model"
-        export_model(folder, examined, evaluation, more["repair"])
-        return conclude(examined, request, evaluation, **more, model_dir=str(folder))
+        evaluation, more = select_and_prove(examined, groups, seeds, request.max_cost, request.export)
+        folder = export_models(request.folder(own), examined, evaluation, more["repair"])
+        propagation = groups.told if groups else None
+        return conclude(examined, request, evaluation, **more, propagation=propagation, model_dir=str(folder))
+
+
+def find_groups(examined: Examined, request: Request) -> Groups | None:
+    """The groups to train with: of the column of --group where --use-groups is given, or propagated from marks."""
+    own = examined.subject.own
+    if request.use_groups:
+        if own.group is None:
+            raise Misuse("--use-groups needs --group COLUMN: the column that holds the groups")
+        return column_groups(own.group)
+    marks = match_marks(own, examined.pool, Path(request.marks)) if request.marks else {}
+    return propagate_marks(examined, marks) if marks else None
 
 
 @contextmanager
@@ -218,8 +234,8 @@ def read_subject(source: Any, request: Request, need_test: bool = False) -> Subj
 def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     """Train the models, out of fold, and ask them everything; what is wrong with marks or views is told before that."""
     own, y, seed = subject.own, subject.own.y.numpy(), request.seed
-    if request.confirmed:
-        match_marks(own, pool, Path(request.confirmed))
+    if request.marks:
+        match_marks(own, pool, Path(request.marks))
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], FOLDS, seed)
     workers = request.workers or os.cpu_count() or 1
@@ -263,7 +279,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         named=named,
         controls=controls,
     )
-    return apply_marks(examined, Path(request.confirmed)) if request.confirmed else examined
+    return apply_marks(examined, Path(request.marks)) if request.marks else examined
 
 
 def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:

@@ -216,6 +216,12 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
+def folder_name(candidate: str) -> str:
+    """`pgd-75-of-draws-by-score`: a candidate's name as that of a folder."""
+    words = "".join(each if each.isalnum() or each == "." else " " for each in candidate.lower())
+    return "-".join(words.split())
+
+
 def world_of(examined: Examined) -> World:
     """The world as it is; samples that a person marked as mislabelled weigh almost nothing."""
     trust = examined.diagnosis.trust.copy()
@@ -323,7 +329,9 @@ def train_candidates(
         keys = tuple(tuple(each.key for each in by) for by in by_seed)
         candidates[name] = Candidate(np.stack([each.argmax(1) for each in logits]), chances, keys)
     said_by_biased = [[said[key] for key in by] for by in biased] if BIASED_MODEL in jobs else []
-    mean = np.mean([np.concatenate([p.probability for p in by]) for by in said_by_biased], 0) if said_by_biased else None
+    mean = (
+        np.mean([np.concatenate([p.probability for p in by]) for by in said_by_biased], 0) if said_by_biased else None
+    )
     misclassified = np.zeros(len(rows), bool) if mean is None else mean.argmax(1) != y[rows]
     seen = whole.epochs * len(splits[0][0])
     return Evaluation(rows, y[rows], unit[rows], misclassified, candidates, seen, seeds)

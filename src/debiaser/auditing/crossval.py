@@ -177,7 +177,9 @@ def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
         if job.groups is None or job.rule == "weight":
             layer = fits.fit(job.weight)
         else:
-            layer = fits.group_dro(job.groups) if job.rule == "GroupDRO" else fits.balanced_subsets(job.groups, job.seed)
+            layer = (
+                fits.group_dro(job.groups) if job.rule == "GroupDRO" else fits.balanced_subsets(job.groups, job.seed)
+            )
         last = cast(nn.Linear, model.fc)
         last.weight.data, last.bias.data = map(torch.from_numpy, layer)
         advance(job.steps)

@@ -56,6 +56,11 @@ class Examined:
     confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
+    def degenerate(self) -> bool:
+        """Whether the biased model is unfit to rank samples: a class never answered, or no better than chance."""
+        return any("biased model" in each.what and "only" not in each.what for each in self.troubles)
+
+    @property
     def score(self) -> Vector:
         """(n,) how strongly a sample goes against the biased model; NaN outside the pool."""
         return np.asarray(np.maximum(self.biased.score, FLOOR))
