@@ -168,8 +168,8 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         model: a network, or a path, hub name or DataFrame as of `audit`.
         dataset: what the network is trained on: pairs (x, y).
         *how: the method, and what else `debiaser.methods.debias` takes.
-        **options: for a network those of `debiaser.methods.debias`; for data those of `audit`, `use_groups`, `export` and
-            `max_cost`.
+        **options: for a network those of `debiaser.methods.debias`; for data those of `audit`,
+            `use_groups`, `export` and `max_cost`.
 
     Returns:
         For a network, the debiased network and the scores. For data, the findings of the command of that name: the

@@ -32,6 +32,7 @@ EQUAL, DRO, DFR = "equal group weight", "GroupDRO", "balanced subsets (DFR)"
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
 GAMMAS = (2.0, 4.0, 6.0)  # of AFR: how much less a sample weighs that the biased model is sure of
 REGULARISATION = (0.001, 0.01, 0.1, 1.0)  # inverse strengths of a linear head, chosen by cross-validation
+GROUP_REGULARISATION = (0.0003, 0.001, 0.01)  # of heads that make groups equal
 
 
 # --- Counterfactual copies: samples whose named property comes from a random other one, so that it tells no label
@@ -185,8 +186,8 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What was trained in one way: answers (s, m) to the evaluated samples, by seed, and the keys of its models, by seed
-    and split."""
+    """What was trained in one way: answers (s, m) to the evaluated samples by seed, and keys of models by seed and
+    split."""
 
     answers: NDArray[np.int64]
     probability: Vector  # (m, k) of the first seed's models, those that can be exported
@@ -260,8 +261,10 @@ def candidate_trainings(
             trainings[both] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
     if groups is not None:
         equal = world.equal(groups)
-        trainings[EQUAL] = Training(equal, augmented=varied, strength=head)
-        trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=head)
+        for each in GROUP_REGULARISATION if frozen else (None,):
+            trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
+        strict = GROUP_REGULARISATION[1] if frozen else None
+        trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=strict)
         if last:
             trainings[DFR] = Training(even, rule="balanced subsets", groups=groups, strength=last)
     return trainings

@@ -345,7 +345,7 @@ def shown_samples(examined: Examined, evaluation: Evaluation | None) -> dict[int
     ]
     debiased = None
     if evaluation is not None and evaluation.chosen != VANILLA:
-        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0])
+        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0][0])
     at = {int(row): number for number, row in enumerate(rows)}
     for row in looked.tolist() if examined.biased.keys else ():
         key = examined.biased.keys[0][trainer.fold[row]]  # of the model that never saw this sample

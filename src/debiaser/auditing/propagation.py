@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.crossval import AT_ONCE, Rows, Vector, read_model
+from debiaser.auditing.crossval import AT_ONCE, Rows, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.verdict import Examined
 from debiaser.data.split import Split
@@ -66,8 +66,8 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     if len(values) < 2:
         only = f"all of them '{values[0]}'" if values else "none of them on a sample that may be learnt from"
         raise Problem(
-            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: those with the highest "
-            "score are in to_mark.csv"
+            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: to_mark.csv lists "
+            "the next ones"
         )
     number = {word: place for place, word in enumerate(values)}
     labels = np.array([number[words[row]] for row in learnt.tolist()])
@@ -84,7 +84,7 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
 
 
 def as_value(examined: Examined, row: int, mark: str) -> str:
-    """The value that a mark stands for: the tag itself; for aligned and conflicting, the class that it is typical of."""
+    """The value that a mark stands for: the tag; for aligned and conflicting, the class that it is typical of."""
     y, classes = examined.trainer.y, examined.subject.own.classes
     if mark not in ("aligned", "conflicting"):
         return mark
@@ -138,7 +138,7 @@ def guess(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, ask: Rows
 
 
 def learning_curve(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> list[list[float]]:
-    """Pairs of how many marks were learnt from and the accuracy in percent on the others, for a third and two thirds."""
+    """Pairs of how many marks were learnt from, a third and two thirds, and the accuracy in percent on the others."""
     stream, curve = numpy_stream(seed, "learning curve"), []
     for share in (1 / 3, 2 / 3):
         right, count = [], round(share * len(rows))

@@ -88,7 +88,7 @@ def select_and_prove(
         )
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
     exported = wanted or (choice.chosen if more["kept"] else VANILLA)
-    told = told_export(exported, wanted is not None, choice, more, groups)
+    told = told_export(exported, wanted is not None, choice, groups)
     facts = {"selection": choice.plain, "price": paid, "exported": exported}
     more["repair"] |= {**facts, "views_after": after, "export": told}
     return evaluation, {**more, **facts}
@@ -127,7 +127,7 @@ def best_regularisation(examined: Examined, world: World, splits: Splits) -> flo
 
 
 def null_gains(examined: Examined, world: World, splits: Splits, name: str, strength: float) -> Vector:
-    """(NULL_WORLDS,) what this candidate gains over vanilla in mean cell accuracy where there is nothing to be gained."""
+    """(NULL_WORLDS,) what this candidate gains over vanilla, in mean cell accuracy, where nothing is to be gained."""
     gains = []
     for number in range(NULL_WORLDS):
         other = world.null(numpy_stream(examined.trainer.seed, "null world", number))
@@ -260,7 +260,7 @@ def resampled(
 
     reduce: of the accuracies of the cells; with planted samples, half of the criterion is the accuracy on these.
     """
-    drawn, full = [], []
+    drawn, full = list[Vector](), list[Vector]()
     for name in names:
         right = evaluation.right(name).mean(0)
         parts = [(cell.astype(np.float64), cell * right) for cell in cells]
@@ -429,9 +429,7 @@ def cell_difference(
     return {**found, "interval": [float(low), float(high)]}
 
 
-def told_export(
-    exported: str, wanted: bool, choice: Choice, more: dict[str, Any], groups: Groups | None
-) -> dict[str, str]:
+def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:
     """Which model was exported, why, and what would change that."""
     folder = folder_name(choice.rival)
     if wanted:

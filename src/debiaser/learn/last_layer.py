@@ -57,7 +57,7 @@ class LogisticFit:
         return np.asarray(np.log(np.exp(logits).sum(1)) - np.take_along_axis(logits, self.y[:, None], 1)[:, 0])
 
     def balanced_subsets(self, groups: Rows, seed: int) -> LastLayer:
-        """DFR: the mean of last layers fitted on random subsets in which every group (n,) is as large as the smallest."""
+        """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
         stream, members = (
             numpy_stream(seed, "balanced subsets"),
             [np.flatnonzero(groups == g) for g in np.unique(groups)],
