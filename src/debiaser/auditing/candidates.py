@@ -260,13 +260,19 @@ def candidate_trainings(
             both = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
             trainings[both] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
     if groups is not None:
-        equal = world.equal(groups)
-        for each in GROUP_REGULARISATION if frozen else (None,):
-            trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
-        strict = GROUP_REGULARISATION[1] if frozen else None
-        trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=strict)
-        if last:
-            trainings[DFR] = Training(even, rule="balanced subsets", groups=groups, strength=last)
+        trainings |= group_trainings(world, groups, frozen, varied, last)
+    return trainings
+
+
+def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, last: float | None) -> dict[str, Training]:
+    """What makes groups (n,) equal, on frozen features or on those of a network; last: inverse regularisation of DFR."""
+    equal, trainings = world.equal(groups), dict[str, Training]()
+    for each in GROUP_REGULARISATION if frozen else (None,):
+        trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
+    strict = GROUP_REGULARISATION[1] if frozen else None
+    trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=strict)
+    if last:
+        trainings[DFR] = Training(world.equal(world.y), rule="balanced subsets", groups=groups, strength=last)
     return trainings
 
 
