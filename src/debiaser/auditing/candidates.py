@@ -265,7 +265,7 @@ def candidate_trainings(
 
 
 def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, last: float | None) -> dict[str, Training]:
-    """What makes groups (n,) equal, on frozen features or on those of a network; last: inverse regularisation of DFR."""
+    """What makes groups (n,) equal, on frozen features or in networks; last: the inverse regularisation of DFR."""
     equal, trainings = world.equal(groups), dict[str, Training]()
     for each in GROUP_REGULARISATION if frozen else (None,):
         trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
