@@ -30,6 +30,7 @@ from debiaser.errors import Misuse, Problem
 
 VIEWS = image_views()
 BY_NAME = {view.name: view for view in VIEWS}
+SMALL = [view for view in VIEWS if view.name != "surroundings"]  # which only photographs have
 
 
 def noise(n: int = 4, size: int = 32, seed: int = 0) -> torch.Tensor:
@@ -51,14 +52,14 @@ def drawn(bias: list[int], size: int = 28) -> tuple[torch.Tensor, torch.Tensor]:
     return (255 * grey * colours).round().to(torch.uint8), grey
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", SMALL, ids=lambda view: view.name)
 @pytest.mark.parametrize("size", [28, 32, 45])
 def test_own_property_changes_nothing(view, size):
     x = smooth(size=size)
     assert (view.swap(x, x).int() - x.int()).abs().max() <= 1
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", SMALL, ids=lambda view: view.name)
 def test_swaps_are_of_the_same_kind_and_do_not_depend_on_the_batch(view):
     x, donors = smooth(6), noise(6)
     swapped = view.swap(x, donors)
@@ -114,8 +115,9 @@ def test_parts_are_the_donors_and_the_rest_is_not():
         expected = x.clone()
         expected[..., place[0], place[1]] = donors[..., place[0], place[1]]
         assert torch.equal(BY_NAME[name].swap(x, donors), expected)
+    x, donors = noise(seed=0, size=80), noise(seed=1, size=80)
     expected = donors.clone()
-    expected[..., 8:24, 8:24] = x[..., 8:24, 8:24]
+    expected[..., 12:68, 12:68] = x[..., 12:68, 12:68]
     assert torch.equal(BY_NAME["surroundings"].swap(x, donors), expected)
     assert [view.name for view in VIEWS if not view.nuisance] == ["surroundings"]
 
@@ -175,7 +177,7 @@ def test_enlarging_a_pixel_gives_it_no_frame():
         except Problem as problem:
             untested.append((view.name, str(problem)))
     assert {name for name, _ in untested} == {view.name for view in VIEWS} - {"colour"}
-    assert all("at least 8 pixels a side, these have 1" in reason for _, reason in untested)
+    assert all("pixels a side, these have 1" in reason for _, reason in untested)
 
 
 def test_matters():

@@ -32,7 +32,8 @@ LEVEL = 0.05  # of the test
 POWER = 0.8416  # standard normal quantile of 80%: the smallest effect is one found in four of five tests
 ROWS, ROWS_PER_CLASS = 2000, 200  # swaps in all, and at least so many in each class
 ENCODED = 300  # swaps in all where each costs a pass through a large encoder
-SCREENED, FOLLOWED = 64, 4  # there, swaps of a local view that are tried first; so many followed and it is tested
+SCREENED = {True: 64, False: 320}  # swaps of a local view that are tried first, with such an encoder and without
+FOLLOWED, FOLLOWED_SHARE = 4, 0.03  # so many, and such a share, of them must be followed for it to be tested
 BATCH = 64  # few, since a swap makes several more of each, and images may be large
 
 
@@ -183,8 +184,8 @@ def swap_answers(
     most: int | None = None,
 ) -> SwapTest | Problem:
     """The swap test on those samples of the folds whose `answers`, in their order, are right; or why there is none."""
-    pool, screening = trainer.rows, subject.encoder is not None
-    most = ENCODED if screening else most
+    pool, screened = trainer.rows, SCREENED[subject.encoder is not None]
+    most = ENCODED if subject.encoder else most
     limit = None if most is None else -(-most // len(trainer.material.classes))
 
     def read(rows: Tensor) -> Any:
@@ -192,7 +193,7 @@ def swap_answers(
 
     try:
         y, unit, names = trainer.y[pool], subject.own.unit[pool], trainer.material.classes
-        return swap_test(views, read, y, unit, answers, answer, trainer.seed, limit, kept, screening, names)
+        return swap_test(views, read, y, unit, answers, answer, trainer.seed, limit, kept, screened, names)
     except Problem as problem:
         return problem
 
@@ -207,30 +208,31 @@ def swap_test(
     seed: int = 0,
     limit: int | None = None,
     kept: Path | None = None,
-    screening: bool = False,
+    screened: int = 0,
     names: Sequence[str] = (),
 ) -> SwapTest:
     """The test of these views on the samples (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
 
     `read(rows)` gives inputs; `answer(rows, inputs)` the class (b,) that a model which never saw these samples answers.
-    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked. Where
-    `screening`, a few swaps of every local view are tried first, and it is tested only where some of them are followed;
-    they have donors of their own, so that the p of the test stays what it says. `names`: of the classes.
+    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked. About
+    `screened` swaps of every local view are tried first, and it is tested only where some of them are followed; they
+    have donors of their own, so that the p of the test stays what it says. `names`: of the classes.
     """
     labels, right = np.unique(y), answers == y
     pairs = draw_pairs(y, right, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
-    few = draw_pairs(y, right, -(-SCREENED // len(labels)), seed, "screening")
+    few = draw_pairs(y, right, max(1, -(-screened // len(labels))), seed, "screening")
     found = load_arrays(kept) if kept else None
     if found is None:
-        said, reasons = ask([view for view in views if view.local and screening], read, y, few, answer, control=False)
-        screened = [name for name, each in said.items() if (each.other == y[few.donors]).sum() < FOLLOWED]
-        rest, more = ask([view for view in views if view.name not in {*screened, *reasons}], read, y, pairs, answer)
+        said, reasons = ask([view for view in views if view.local and screened], read, y, few, answer, control=False)
+        enough = needed(len(few.rows))
+        calm = [name for name, each in said.items() if (each.other == y[few.donors]).sum() < enough]
+        rest, more = ask([view for view in views if view.name not in {*calm, *reasons}], read, y, pairs, answer)
         said, reasons = {**said, **rest}, {**reasons, **more}
         if kept:
             arrays = {name: np.stack([each.other, each.same, each.changed]) for name, each in said.items()}
-            write_arrays(kept, **arrays, reasons=np.array(json.dumps([reasons, screened])))
+            write_arrays(kept, **arrays, reasons=np.array(json.dumps([reasons, calm])))
     else:
-        reasons, screened = json.loads(str(found.pop("reasons")))
+        reasons, calm = json.loads(str(found.pop("reasons")))
         said = {name: SwapAnswers(each[0], each[1], each[2] > 0) for name, each in found.items()}
     untested = tuple(
         {"name": view.name, "title": view.title, "nuisance": view.nuisance, "reason": reasons[view.name]}
@@ -241,7 +243,7 @@ def swap_test(
     reliances: list[Reliance] = []
     for drawn, some in ((pairs, False), (few, True)):
         design = Design(y[drawn.rows], y[drawn.donors], unit[drawn.rows])
-        asked = [view for view in views if view.name in said and (view.name in screened) == some]
+        asked = [view for view in views if view.name in said and (view.name in calm) == some]
         reliances += judge(asked, said, design, seed, names, screened=some)
     eligible = np.bincount(y[right], minlength=int(y.max()) + 1)[labels]
     return SwapTest(
@@ -250,7 +252,7 @@ def swap_test(
         int(eligible.min()),
         int(units_per_class(y, unit).min()),
         pairs,
-        {name: each.other for name, each in said.items() if name not in screened},
+        {name: each.other for name, each in said.items() if name not in calm},
     )
 
 
@@ -411,8 +413,13 @@ def judge(
 
 
 def seen_in_screening(n: int) -> float:
-    """The share of swaps that must be followed for FOLLOWED of n to be so in four of five screenings."""
-    return float(beta.ppf(0.8, FOLLOWED, n - FOLLOWED + 1)) if n >= FOLLOWED else 1.0
+    """The share of swaps that the model must follow for enough of n to be followed in four of five screenings."""
+    return float(beta.ppf(0.8, needed(n), n - needed(n) + 1)) if n >= FOLLOWED else 1.0
+
+
+def needed(n: int) -> int:
+    """How many of n swaps that are tried must be followed for a view to be tested."""
+    return max(FOLLOWED, round(FOLLOWED_SHARE * n))
 
 
 def excesses(answers: Sequence[SwapAnswers], design: Design, weights: Vector) -> Vector:

@@ -229,7 +229,8 @@ PARTS = {  # top, left, bottom and right end as shares of the side
     "left": ("left border", (0.0, 0.0, 1.0, STRIP)),
     "right": ("right border", (0.0, 1 - STRIP, 1.0, 1.0)),
 }
-CENTRE = (0.25, 0.25, 0.75, 0.75)
+CENTRE = (0.15, 0.15, 0.85, 0.85)  # half of the image
+PHOTOGRAPH = 65  # pixels of a side: in smaller images what is shown fills the image
 
 
 def part(top: float, left: float, bottom: float, right: float) -> Callable[[Tensor, Tensor], Tensor]:
@@ -262,7 +263,9 @@ def image_views(side: int | None = None) -> tuple[View, ...]:
         image_view("compression", "compression", True, block_energies(8, 7), 8, side),
         image_view("texture", "patch texture", True, block_energies(8, 3), 8, side),
         *(image_view(name, title, True, part(*ends), 8, side, True) for name, (title, ends) in PARTS.items()),
-        image_view("surroundings", "surroundings of the centre", False, lambda x, y: centre(y, x), 8, side, True),
+        image_view(
+            "surroundings", "surroundings of the centre", False, lambda x, y: centre(y, x), PHOTOGRAPH, side, True
+        ),
     )
 
 
