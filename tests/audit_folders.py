@@ -38,6 +38,7 @@ HEALTH = {
 def view(name: str, title: str, follows: float, p: float, nuisance: bool, **more: Any) -> dict[str, Any]:
     """How far a property is followed; chance gives 6%."""
     told = {"name": name, "title": title, "follows": follows, "chance": 6.0, "p": p, "nuisance": nuisance, "null": 8.0}
+    told |= {"words": [], "by_class": {}, "declared": False, "screened": False, "detectable": 3.0}
     return told | {"excess": estimate(follows - 6, follows - 10, follows - 2), "rows": 900} | more
 
 
@@ -127,6 +128,9 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "suspects": SUSPECTS,
         "repair": repair(names),
         "kinds": {"why": ""},
+        "degenerate": False,
+        "label_errors": [],
+        "probe": None,
         "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),
         "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'},

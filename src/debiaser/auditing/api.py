@@ -30,8 +30,8 @@ from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import apply_marks, match_marks
 from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
 from debiaser.auditing.selection import select_and_prove
-from debiaser.auditing.swap_test import find_views, swap_plain_models
-from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, named_view, rule
+from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
 from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
@@ -251,10 +251,11 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)
+    probe = probe_pixels(subject, trainer, views)
     unused = {name: values[pool] for name, values in own.columns.items()}
     misclassified = biased.answer[pool] != y[pool]
     leakage = find_leakage(unused, y[pool], own.unit[pool], misclassified, own.classes, seed)
-    verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y)
+    verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y, probe)
     named = named_view(views, swaps, verdict)
     diagnosis, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
     if subject.encoder is None:
@@ -273,11 +274,11 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
         verdict=verdict,
         reasons=reasons,
-        model=f"{subject.material.network}, trained here on this data (out of fold, {len(trainer.folds)} folds, "
-        f"{seeds} seeds).",
+        model=in_words(subject, len(trainer.folds), seeds),
         views=views,
         named=named,
         controls=controls,
+        probe=probe,
     )
     return apply_marks(examined, Path(request.marks)) if request.marks else examined
 

@@ -391,13 +391,14 @@ class Trainer:
     ) -> list[Job]:
         """One job per fold: train on the others, predict it.
 
-        `weight`: (n,); `start`: keys of the jobs, by fold, whose networks these go on from.
+        `weight`: (n,), None for class-balanced draws; `start`: keys of the jobs, by fold, that these go on from.
         """
         jobs = []
         for fold in self.folds:
             train = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
             job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
-            drawn, before = None if weight is None else weight[train], None if start is None else start[fold]
+            drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
+            before = None if start is None else start[fold]
             jobs.append(replace(job, alpha=alpha, weight=drawn, start=before))
         return jobs
 
@@ -437,7 +438,7 @@ class Trainer:
 
 
 def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFold]:
-    """Models that learn what is easy: GCE, short, on clean inputs.
+    """Models that learn what is easy: GCE, short, on clean inputs, from class-balanced draws.
 
     The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
     the recipes that leaves them a tenth of the samples, else to the shortest.
@@ -454,6 +455,6 @@ def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFol
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:
     """Models that learn what they can from class-balanced draws."""
-    recipe, weight = trainer.recipe("plain", trainer.trained_on), trainer.balanced()
-    jobs = [trainer.fold_jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)]
+    recipe = trainer.recipe("plain", trainer.trained_on)
+    jobs = [trainer.fold_jobs("plain", recipe, seed) for seed in range(seeds)]
     return trainer.out_of_fold("plain", jobs)

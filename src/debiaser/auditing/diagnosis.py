@@ -32,6 +32,7 @@ SURE = 0.8  # probability from which a sample is called mislabelled; under 1 - S
 TRAININGS = 2  # of the judging models: the second draws fewer of the samples that the first doubts
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 MOST = 600  # samples planted
+LISTED = 50  # likely label errors
 TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
 UNNAMED = (
     "No property is named that the model follows, so a sample that goes against the shortcut cannot be told from a "
@@ -58,6 +59,11 @@ def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
     recall = np.bincount(y, right, len(counts))[there] / counts[there]
     guess = 1 / there.sum()
     return float((recall.mean() - guess) / max(1 - guess, 1e-12))
+
+
+def degenerate(y: Rows, answers: Rows) -> bool:
+    """Whether a model is no better than naming one class, or almost never names a class where that is the label."""
+    return above_chance(answers == y, y) < WEAK or any((answers[y == k] == k).mean() < COLLAPSED for k in np.unique(y))
 
 
 def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], advice: str) -> list[Trouble]:
@@ -176,6 +182,18 @@ def likelihoods(judge: Vector, biased: Vector, label: NDArray[np.int64]) -> tupl
 def posterior(noise: float, against: Vector, right: Vector) -> Vector:
     """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
     return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
+
+
+def label_errors(diagnosis: Diagnosis, y: Rows) -> Rows:
+    """At most LISTED samples whose label is likely wrong, the likeliest first: the judging models do not believe it.
+
+    Not checked by planted samples: a sample that goes against a shortcut that they learnt as well looks the same.
+    """
+    if diagnosis.judge is None:
+        return np.zeros(0, np.int64)
+    believed = np.nan_to_num(diagnosis.judge.probability)[np.arange(len(y)), y]
+    doubted = np.flatnonzero(diagnosis.misclassified & (believed < 1 - SURE) & (diagnosis.wrong > 0.5))
+    return np.asarray(doubted[np.lexsort((believed[doubted], -diagnosis.wrong[doubted]))][:LISTED])
 
 
 def name_kinds(inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wrong: Vector) -> NDArray[np.str_]:

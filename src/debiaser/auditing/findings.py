@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
+from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.swap_test import SwapTest
@@ -136,6 +137,9 @@ def summarise(examined: Examined) -> dict[str, Any]:
         },
         "conflicting_share": conflicting_share(examined).plain,
         "mislabelled_share": mislabelled_share(examined).plain,
+        "degenerate": examined.degenerate,
+        "label_errors": [int(each) for each in place[label_errors(diagnosis, y)]],
+        "probe": probe_of(examined),
         "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
         "planted": examined.controls.plain if examined.controls else None,
         "looks": [int(each) for each in place[looks(examined)]],
@@ -148,6 +152,16 @@ def summarise(examined: Examined) -> dict[str, Any]:
         "page": None,
         "scores": None,
     }
+
+
+def probe_of(examined: Examined) -> dict[str, Any] | None:
+    """What the small network on the pixels can do and follows; None where there was none."""
+    probe, pool, own = examined.probe, examined.pool, examined.subject.own
+    if probe is None:
+        return None
+    right = probe.plain.answer[pool] == own.y.numpy()[pool]
+    views = [asdict(each) for each in probe.swaps.reliances] if isinstance(probe.swaps, SwapTest) else []
+    return {"network": "SimConv-1 on 64 px", "accuracy": share(right, own.unit[pool]).plain, "views": views}
 
 
 def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]:
@@ -274,6 +288,7 @@ def choose(examined: Examined) -> tuple[Rows, Rows]:
         against = mine[answer[mine] != k][:each]
         galleries += [against, mine[::-1][:each]]
     wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
+    wrong = wrong if len(wrong) else label_errors(examined.diagnosis, y)[: 2 * PER_CLASS]
     against = order[answer[order] != y[order]]
     return np.unique(np.concatenate([*galleries, wrong, order[:PER_CLASS], looks(examined)])), against[:HEATS]
 

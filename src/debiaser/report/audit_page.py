@@ -184,6 +184,7 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
     sides = galleries(findings, columns, samples)
     kind, doubt, score = columns["kind"], columns["p_mislabelled"], columns["score"]
     mislabelled = sorted((row for row in samples if kind[row] == "mislabelled"), key=lambda row: -doubt[row])
+    mislabelled = mislabelled or [row for row in findings["label_errors"] if row in samples]  # no kind is asserted
     looks = sorted((row for row in samples if "look_easy" in samples[row]), key=lambda row: -score[row])
     parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "to_mark": findings["looks"]}
     # By turns, one sample of each side of each class at a time, so that a limit hits all alike.
