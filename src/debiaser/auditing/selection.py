@@ -26,6 +26,7 @@ from debiaser.auditing.candidates import (
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.findings import conflicting_share
+from debiaser.auditing.groups import FEWEST, group_cells, group_names
 from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
@@ -238,7 +239,8 @@ def report_evaluation(evaluation: Evaluation, rival: str, own: OwnData, max_cost
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen.
     """
-    told = {name: describe(evaluation, name, own.classes, own.group) for name in evaluation.candidates}
+    group = None if own.group is None else group_names(own.group)[evaluation.rows]
+    told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
     everywhere = np.ones(len(evaluation.rows), bool)
     for name, each in told.items():
         each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
@@ -259,15 +261,21 @@ def report_evaluation(evaluation: Evaluation, rival: str, own: OwnData, max_cost
 def describe(
     evaluation: Evaluation, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None
 ) -> dict[str, Any]:
-    """Accuracy in percent, mean and spread over seeds: overall, per class, by the biased model, per real group."""
+    """Accuracy in percent, mean and spread over seeds: overall, per class, by the biased model, per class x group of
+    the evaluated samples (m,), and in the worst of these cells that can be judged."""
     right, labels = evaluation.right(name), evaluation.labels
-    of = None if group is None else group[evaluation.rows]
+    cells = {} if group is None else group_cells(group, labels, classes)
+    groups = {" x ".join(cell): spread(right[:, rows]) for cell, rows in cells.items()}
+    judged: list[dict[str, Any]] = [
+        {"group": cell, **told} for cell, told in groups.items() if (told["rows"] or 0) >= FEWEST
+    ]
     return {
         "overall": spread(right),
         "per_class": {classes[k]: spread(right[:, labels == k]) for k in np.unique(labels)},
         "easy_misses": spread(right[:, evaluation.misclassified]),
         "easy_follows": spread(right[:, ~evaluation.misclassified]),
-        "groups": {} if of is None else {str(each): spread(right[:, of == each]) for each in np.unique(of)},
+        "groups": groups,
+        "worst_group": min(judged, key=lambda each: each["mean"], default=None),
     }
 
 
