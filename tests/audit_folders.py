@@ -72,8 +72,13 @@ SELECTION = {
 }
 
 
+def judged(n: int, value: float) -> dict[str, Any]:
+    """An accuracy, with an interval from ten samples on."""
+    return estimate(value, value - 5, value + 5) if n >= 10 else estimate(value)
+
+
 CELLS = [
-    {"class": name, "group": group, "n": n, "plain": estimate(value, value - 5, value + 5), "biased": estimate(60.0)}
+    {"class": name, "group": group, "n": n, "plain": judged(n, value), "biased": estimate(60.0)}
     for name, group, n, value in (("0", "red", 90, 93.0), ("0", "blue", 12, 31.0), ("1", "red", 4, 75.0))
 ]
 CELLS.append({"class": "1", "group": "blue", "n": 0, "plain": estimate(None), "biased": estimate(None)})

@@ -2,7 +2,7 @@
 const tagForm = (places) => {
   const input = make("input", { type: "text", maxlength: 60, "aria-label": "A tag for this slice", placeholder: "what they share" });
   const told = make("output", { class: "quiet" });
-  const form = make("form", { class: "filters" }, input, make("button", { type: "submit" }, "Tag all of this slice"), told);
+  const form = make("form", { class: "filters" }, input, make("button", { type: "submit" }, "Tag these " + places.length), told);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const tag = input.value.trim();
@@ -11,14 +11,16 @@ const tagForm = (places) => {
   });
   return form;
 };
+const OPEN_SLICES = 12;
 const drawSlices = (home) => {
   const things = data.kind === "text" ? " texts" : " images";
-  for (const one of data.slices) {
-    home.append(make("div", { class: "slice" },
-      make("h3", {}, one.class, make("span", { class: "quiet" }, " answered mostly with " + one.says + "; "
-        + one.n.toLocaleString("en") + things + ", a plain model has " + percent(one.plain_accuracy / 100) + " of them right")),
-      one.places.length ? cardList(one.places, listKind(true)) : null, one.places.length ? tagForm(one.places) : null));
-  }
+  const slice = (one) => make("div", { class: "slice" },
+    make("h3", {}, one.class, make("span", { class: "quiet" }, " answered mostly with " + one.says + "; "
+      + one.n.toLocaleString("en") + things + ", a plain model has " + percent(one.plain_accuracy / 100) + " of them right")),
+    one.places.length ? cardList(one.places, listKind(true)) : null, one.places.length ? tagForm(one.places) : null);
+  home.append(...data.slices.slice(0, OPEN_SLICES).map(slice));
+  const rest = data.slices.slice(OPEN_SLICES);
+  if (rest.length) home.append(make("details", {}, make("summary", {}, rest.length + " more slices"), ...rest.map(slice)));
 };
 const dotColour = (label) => data.names.length <= 9 ? "var(--series-" + label + ")" : "hsl(" + Math.round(label * 137.5) % 360 + " 55% 55%)";
 const drawMap = (home) => {
