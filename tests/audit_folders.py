@@ -10,7 +10,7 @@ VOCABULARY = ("the", "film", "was", "a", "long", "quiet", "story", "about", "peo
 Audit = dict[str, Any]  # the keywords of `write_audit_page`
 
 
-def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+def estimate(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
     return {"value": value, "low": low, "high": high, "method": "bootstrap over units"}
 
 
@@ -73,9 +73,42 @@ SELECTION = {
 }
 
 
+def judged(n: int, value: float) -> dict[str, Any]:
+    """An accuracy, with an interval from ten samples on."""
+    return estimate(value, value - 5, value + 5) if n >= 10 else estimate(value)
+
+
+CELLS = [
+    {"class": name, "group": group, "n": n, "plain": judged(n, value), "biased": estimate(60.0)}
+    for name, group, n, value in (("0", "red", 90, 93.0), ("0", "blue", 12, 31.0), ("1", "red", 4, 75.0))
+]
+CELLS.append({"class": "1", "group": "blue", "n": 0, "plain": estimate(None), "biased": estimate(None)})
+GROUPS = {
+    "column": "colour",
+    "cells": CELLS,
+    "worst": CELLS[1],
+    "association": {"cramers_v": 0.87, "sentence": "In 88% of the samples of '0' the group is 'red'; Cramér's V 0.87."},
+}
+
+
+def slices(names: list[str], label: np.ndarray, wrong: np.ndarray) -> list[dict[str, Any]]:
+    """Two slices of each of the first two classes, as far as there are misclassified samples."""
+    found = []
+    for k, part in ((k, part) for k in range(2) for part in range(2)):
+        rows = np.flatnonzero(wrong & (label == k))[part::2]
+        told = {"class": names[k], "n": len(rows), "says": names[1 - k], "plain_accuracy": 40.0}
+        found.append({**told, "places": rows[:12].tolist()})
+    return found
+
+
 def repair(names: list[str]) -> dict[str, Any]:
     """The models before and after with their controls, the test between them, and what it costs."""
-    model = {"overall": {"mean": 91.2, "sd": 0.8}, "easy_misses": {"mean": 41.0, "sd": 3.0}, "groups": {}}
+    model = {
+        "overall": {"mean": 91.2, "sd": 0.8},
+        "easy_misses": {"mean": 41.0, "sd": 3.0},
+        "groups": {},
+        "worst_group": None,
+    }
     model |= {"per_class": {name: {"mean": 90.0, "sd": 1.0} for name in names}, "minus_vanilla": None}
     difference = {"difference": 37.5, "interval": [31.0, 44.0]}
     unknown = {"difference": None, "interval": [None, None], "p": None, "units": 0}
@@ -134,6 +167,13 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
         "looks": np.flatnonzero(wrong)[:60].tolist(),
         "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'},
+        "groups": GROUPS,
+        "slices": slices(names, label, wrong),
+        "map": {
+            "places": (few := np.arange(0, n, 2)).tolist(),
+            "x": ((few % 97) / 97).tolist(),
+            "y": (few / n).tolist(),
+        },
         "histogram": {
             "edges": edges.tolist(),
             "all": np.histogram(score, edges)[0].tolist(),

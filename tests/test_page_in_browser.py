@@ -188,7 +188,10 @@ def test_details_open_and_filters_work_by_keyboard(browser: Any, pages: dict[str
 def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> None:
     show(browser, pages[kind])
     parts = [*("next", "repair", "views", "galleries", "looks", "suspects"), *("kinds", "to-mark", "scores")]
-    parts += [*("table", "left-out", "how"), *(("mislabelled", "saw") if kind == "image" else ())]
+    parts += [
+        *("table", "left-out", "how", "known-groups", "slices"),
+        *(("mislabelled", "saw") if kind == "image" else ()),
+    ]
     assert [part for part in parts if not css(browser, f"section h2#{part}")] == []
     said = css(browser, "main")[0].text
     for sentence in (
@@ -239,6 +242,61 @@ def test_galleries_hold_what_their_heads_say(browser: Any, pages: dict[str, str]
         assert all(f"labelled {name}, biased model says {name}, follows the shortcut" in words for words in typical)
         assert all(words.startswith(f"labelled {name},") and f"says {name}," not in words for words in against)
         assert len(typical) == 10 and against
+
+
+def test_classes_and_groups_are_a_table_whose_worst_cell_is_marked(browser: Any, pages: dict[str, str]) -> None:
+    show(browser, pages["image"])
+    rows = [
+        [cell.text.split("\n") for cell in row.find_elements("css selector", "td")]
+        for row in css(browser, ".cells tbody tr")
+    ]
+    assert rows[0][0] == ["93%", "between 88% and 98%", "biased model 60%", "90 images"]
+    assert rows[1] == [["75%", "too few to judge", "biased model 60%", "4 images"], ["none"]]
+    (worst,) = css(browser, ".cells .worst")
+    assert worst.text.startswith("31%") and css(browser, ".cells td")[1] == worst
+    assert "“0” where colour is “blue”. A plain model has 31% of these 12 images right" in css(browser, "main")[0].text
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_a_slice_is_drawn_and_tagged_as_a_whole(browser: Any, pages: dict[str, str], kind: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, pages[kind])
+    slices = css(browser, "#slice-list .slice")
+    assert len(slices) == 4 and all(one.find_elements("css selector", ".sample") for one in slices)
+    samples = slices[1].find_elements("css selector", ".sample")
+    names = [one.get_attribute("title").split(", ")[-1] for one in samples]
+    (field,) = slices[1].find_elements("css selector", "input")
+    field.send_keys(Keys.ENTER)
+    assert slices[1].find_element("css selector", "output").text == "Type a word first."
+    field.send_keys("conflicting", Keys.ENTER)
+    assert slices[1].find_element("css selector", "output").text == f"{len(samples)} tagged"
+    assert [one.get_attribute("data-mark") for one in samples] == ["conflicting"] * len(samples)
+    marked = "return [...new Set([...document.querySelectorAll('.sample[data-mark]')].map(one => one.title))]"
+    assert sorted(name.split(", ")[-1] for name in run(browser, marked)) == sorted(names), "and no other"
+    assert browser.get_log("browser") == []
+
+
+def test_the_map_shows_what_lies_under_the_pointer(browser: Any, pages: dict[str, str]) -> None:
+    show(browser, pages["image"])
+    data = run(browser, "return data.map")
+    assert len(css(browser, "#map circle")) == len(data["x"]) == 300
+    assert len(css(browser, "#map circle.ring")) == sum(data["wrong"]) > 0
+    move = (
+        "const svg = document.querySelector('#map svg'), dot = svg.querySelector('.ring'); svg.scrollIntoView();"
+        "const box = dot.getBoundingClientRect(), at = {clientX: box.left + 3, clientY: box.top + 3, bubbles: true};"
+        "svg.dispatchEvent(new PointerEvent(arguments[0], at)); return document.querySelector('.map-tip').textContent"
+    )
+    told = run(browser, move, "pointermove")
+    number = data["wrong"].index(1)
+    assert told == run(browser, "return describe(arguments[0])", data["place"][number])
+    assert css(browser, ".map-tip img") and len(css(browser, "#map .here")) == 1
+    css(browser, "#map-legend button")[2].click()
+    assert len(css(browser, "#map .dim")) == sum(label != 2 for label in data["label"])
+    css(browser, "#map-legend button")[2].click()
+    assert not css(browser, "#map .dim")
+    run(browser, move, "click")
+    assert css(browser, "#dialog-title")[0].text == told.split(", ")[-1] and browser.get_log("browser") == []
 
 
 def test_sorts_by_any_column_and_draws_only_what_is_in_view(browser: Any, pages: dict[str, str]) -> None:
@@ -339,6 +397,8 @@ def hostile_audit(kind: str) -> Audit:
     first, view = told["suspects"][0], told["views"][0]
     told["suspects"] = [{**first, "column": HOSTILE, "values": [{"value": HOSTILE, "n": 2, "error_rate": 50.0}]}]
     told["views"] = [{**view, "title": HOSTILE}]
+    cell = {**told["groups"]["cells"][0], "class": HOSTILE, "group": HOSTILE}
+    told["groups"] = {"column": HOSTILE, "cells": [cell], "worst": cell, "association": {"sentence": HOSTILE}}
     told["repair"] |= {"sentence": HOSTILE, "before": {HOSTILE: told["repair"]["before"]["vanilla"]}}
     return audit
 

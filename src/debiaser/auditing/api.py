@@ -287,7 +287,8 @@ def conclude(examined: Examined, request: Request, evaluation: Evaluation | None
     """The findings, written to `out` where it is given."""
     following = {"next": what_next(examined, request.named, more.get("model_dir"))}
     made = {"seed": request.seed, "environment": environment("cpu")}
-    findings = Findings({**summarise(examined), **following, **more, **made}, rows_of(examined), request.out)
+    summary = {**summarise(examined, request.group), **following, **more, **made}
+    findings = Findings(summary, rows_of(examined), request.out)
     if request.out is not None:
         write_audit(examined, findings, request.out, request.redact, evaluation)
     return findings

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from debiaser import __version__
 from debiaser.auditing.candidates import CONTROLS, Evaluation, folder_name
 from debiaser.auditing.crossval import probabilities, read_model
+from debiaser.auditing.groups import group_cells, group_names
 from debiaser.auditing.inputs import LINEAR, as_float, new_network
 from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Images
@@ -108,6 +109,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
         markdown_table(("trained with", "all held-out samples", "minus vanilla", MISCLASSIFIED), table),
         "",
+        *group_lines(examined, evaluation, right),
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
         f"the biased one saw {evaluation.samples_seen:,} samples out of training and validation.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
@@ -124,6 +126,23 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
     ]
     return "\n".join(lines)
+
+
+def group_lines(examined: Examined, evaluation: Evaluation, right: NDArray[np.bool_]) -> list[str]:
+    """A table of what the model has right (m,) in every class and group of the held-out samples, where it is known."""
+    own = examined.subject.own
+    if own.group is None:
+        return []
+    cells = group_cells(group_names(own.group)[evaluation.rows], evaluation.labels, own.classes)
+    table = [
+        (
+            *(escaped(each).replace("\\|", "|") for each in names),  # the table takes care of its own bars
+            f"{len(rows):,}",
+            f"{100 * right[rows].mean():.1f}" if len(rows) else "–",
+        )
+        for names, rows in cells.items()
+    ]
+    return [markdown_table(("class", "group", "held-out samples", "right by this model, %"), table), ""]
 
 
 def escaped(text: str) -> str:

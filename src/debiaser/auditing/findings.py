@@ -17,13 +17,15 @@ from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
+from debiaser.auditing.groups import describe_groups
 from debiaser.auditing.inputs import Subject
+from debiaser.auditing.slices import WHOLE, find_slices
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
 from debiaser.io import make_folder, numpy_stream, write_json, write_text
 from debiaser.learn.forward import call
-from debiaser.report.audit_page import write_audit_page
+from debiaser.report.audit_page import MOST_SLICED, by_turns, write_audit_page
 
 LOOKS = 60  # samples, at random, that a person is asked to look at
 PER_CLASS = 12  # samples of each gallery
@@ -100,8 +102,8 @@ class Findings:
 # --- As plain objects
 
 
-def summarise(examined: Examined) -> dict[str, Any]:
-    """Everything but the samples themselves."""
+def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
+    """Everything but the samples themselves; `column`: of the groups."""
     own, pool, diagnosis = examined.subject.own, examined.pool, examined.diagnosis
     y, unit = own.y.numpy(), own.unit
     right = examined.biased.answer[pool] == y[pool]
@@ -147,6 +149,8 @@ def summarise(examined: Examined) -> dict[str, Any]:
         "untested": list(untested),
         "views": [asdict(each) for each in reliances],
         "suspects": [asdict(each) for each in examined.leakage],
+        "groups": known_groups(examined, column),
+        **find_slices(examined),
         "histogram": histogram(examined.score[pool], ~right),
         "repair": None,
         "page": None,
@@ -164,6 +168,15 @@ def probe_of(examined: Examined) -> dict[str, Any] | None:
     return {"network": "SimConv-1 on 64 px", "accuracy": share(right, own.unit[pool]).plain, "views": views}
 
 
+def known_groups(examined: Examined, column: str | None) -> dict[str, Any] | None:
+    """The table of classes and groups over the examined samples, where there is a group column."""
+    own, pool = examined.subject.own, examined.pool
+    if own.group is None:
+        return None
+    answers = examined.plain.answer[pool], examined.biased.answer[pool]
+    return describe_groups(str(column), own.group[pool], own.y.numpy()[pool], own.unit[pool], own.classes, *answers)
+
+
 def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]:
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
     things = {"image": "images", "text": "texts"}.get(examined.subject.own.kind, "samples")
@@ -173,6 +186,7 @@ def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]
     told += [examined.controls.words] if examined.controls else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} images changed meanwhile and were grey from then on: {first([*changed])}")
+    told += [WHOLE] if examined.subject.whole else []
     return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
 
 
@@ -273,9 +287,9 @@ def mislabelled_share(examined: Examined) -> Estimate:
 # --- What the page shows
 
 
-def choose(examined: Examined) -> tuple[Rows, Rows]:
-    """The samples to show, most and least against the shortcut in every class, likely mislabelled, and looks; and those
-    where the models' looks are drawn."""
+def choose(examined: Examined, slices: Sequence[dict[str, Any]] = ()) -> tuple[Rows, Rows]:
+    """The samples to show, most and least against the shortcut in every class, likely mislabelled, looks, and those of
+    slices; and those where the models' looks are drawn."""
     y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
     kind = examined.diagnosis.kind
     inside = np.flatnonzero(answer >= 0)
@@ -290,7 +304,9 @@ def choose(examined: Examined) -> tuple[Rows, Rows]:
     wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
     wrong = wrong if len(wrong) else label_errors(examined.diagnosis, y)[: 2 * PER_CLASS]
     against = order[answer[order] != y[order]]
-    return np.unique(np.concatenate([*galleries, wrong, order[:PER_CLASS], looks(examined)])), against[:HEATS]
+    sliced = examined.pool[by_turns(each["places"] for each in slices)[:MOST_SLICED]]
+    shown = [*galleries, wrong, order[:PER_CLASS], looks(examined), sliced]
+    return np.unique(np.concatenate(shown)), against[:HEATS]
 
 
 def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) -> NDArray[np.uint8]:
@@ -344,15 +360,18 @@ def write_audit(
     weights = pd.DataFrame({"id": findings.rows["id"], "probability": examined.weight()[examined.pool]})
     write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
     write_json(folder / "audit.json", findings.summary)
-    samples = {} if "images" in redact else shown_samples(examined, evaluation)
+    slices = findings.summary["slices"]
+    samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)
     swaps = {} if "images" in redact else shown_swaps(examined)
     write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)
 
 
-def shown_samples(examined: Examined, evaluation: Evaluation | None) -> dict[int, dict[str, Any]]:
+def shown_samples(
+    examined: Examined, evaluation: Evaluation | None, slices: Sequence[dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
     """By their place in scores.csv the images or texts to show, what the biased model says, and where models look."""
     subject, trainer, kind = examined.subject, examined.trainer, examined.subject.own.kind
-    rows, looked = choose(examined)
+    rows, looked = choose(examined, slices)
     contents = subject.read(torch.from_numpy(rows))
     samples = [
         {kind: content, "easy": examined.biased.probability[row]}

@@ -21,7 +21,6 @@ from debiaser.learn.forward import look
 
 STRENGTH = 0.01  # scikit-learn's C of the propagation: few marks, many features
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
-SMALLEST = 10  # samples of a group, below which its accuracy decides nothing
 RISING = 2.0  # points of accuracy from which more marks are worth it
 WEAK_CELL = 0.6  # of the marks in a class with a value that must be found again
 

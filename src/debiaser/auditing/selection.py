@@ -33,7 +33,8 @@ from debiaser.auditing.candidates import (
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.findings import conflicting_share
-from debiaser.auditing.propagation import SMALLEST, Groups
+from debiaser.auditing.groups import FEWEST, group_cells, group_names
+from debiaser.auditing.propagation import Groups
 from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
@@ -239,7 +240,7 @@ def cells_of(evaluation: Evaluation, cell: Rows | None = None) -> list[NDArray[n
     """The samples (m,) of every cell that is not too small: class x misclassified by the biased model, or as given."""
     number = 2 * evaluation.labels + evaluation.misclassified if cell is None else cell
     found = [number == each for each in np.unique(number)]
-    large = [each for each in found if each.sum() >= SMALLEST]
+    large = [each for each in found if each.sum() >= FEWEST]
     return large or found
 
 
@@ -392,7 +393,8 @@ def report_evaluation(
     helped is a matter of the mean over groups, or over cells where none are known; it is `kept` unless it harmed there.
     """
     of = None if groups is None else groups[evaluation.rows]
-    told = {name: describe(evaluation, name, own.classes, own.group) for name in evaluation.candidates}
+    group = None if own.group is None else group_names(own.group)[evaluation.rows]
+    told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
     everywhere = np.ones(len(evaluation.rows), bool)
     cells, kind = cells_of(evaluation, of), "cells" if of is None else "groups"
     for name, each in told.items():
@@ -407,7 +409,8 @@ def report_evaluation(
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
-    before, after = told.pop(VANILLA), told.pop(rival, None) or told[VANILLA]
+    before = told.pop(VANILLA)
+    after = told.pop(rival, before)
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped, "kept": kept}
     sides = {"before": {VANILLA: before}, "after": {rival: after}}
@@ -450,15 +453,21 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
 def describe(
     evaluation: Evaluation, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None
 ) -> dict[str, Any]:
-    """Accuracy in percent, mean and spread over seeds: overall, per class, by the biased model, per real group."""
+    """Accuracy in percent, mean and spread over seeds: overall, per class, by the biased model, per class x group of
+    the evaluated samples (m,), and in the worst of these cells that can be judged."""
     right, labels = evaluation.right(name), evaluation.labels
-    of = None if group is None else group[evaluation.rows]
+    cells = {} if group is None else group_cells(group, labels, classes)
+    groups = {" x ".join(cell): spread(right[:, rows]) for cell, rows in cells.items()}
+    judged: list[dict[str, Any]] = [
+        {"group": cell, **told} for cell, told in groups.items() if (told["rows"] or 0) >= FEWEST
+    ]
     return {
         "overall": spread(right),
         "per_class": {classes[k]: spread(right[:, labels == k]) for k in np.unique(labels)},
         "easy_misses": spread(right[:, evaluation.misclassified]),
         "easy_follows": spread(right[:, ~evaluation.misclassified]),
-        "groups": {} if of is None else {str(each): spread(right[:, of == each]) for each in np.unique(of)},
+        "groups": groups,
+        "worst_group": min(judged, key=lambda each: each["mean"], default=None),
     }
 
 

@@ -15,6 +15,7 @@ from debiaser.errors import Misuse, Problem, known, printable
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
 REDACTIONS = ("paths", "images")
 LISTED = 3  # samples that were left out, on the screen
+CELLS, WIDE = 9, 24  # cells of classes and groups on the screen, and characters of a name
 NAMED = 3  # exit code: the verdict is one that --fail-if names
 
 Source = Annotated[
@@ -211,7 +212,7 @@ def show(findings: Any, as_json: bool) -> None:
     """The findings in words, the model that was examined first; or as one JSON object."""
 
     if as_json:
-        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "looks")
+        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "looks", "map")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
     for line in told(findings):
@@ -233,6 +234,8 @@ def told(findings: Any) -> Iterator[str]:
         yield f"  {len(out):,} samples were left out: {some}{more}"
     for note in summary["notes"]:
         yield f"  {note}"
+    if summary["groups"]:
+        yield from told_groups(summary["groups"])
     if repair := summary.get("repair"):
         if summary["propagation"]:
             yield from (summary["propagation"][part] for part in ("sentence", "more"))
@@ -242,6 +245,26 @@ def told(findings: Any) -> Iterator[str]:
         yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
         yield f"The page: {findings.page.resolve()}"
+
+
+def told_groups(groups: dict[str, Any]) -> Iterator[str]:
+    """Class x group, one cell a line, the worst marked; of many cells those with the lowest accuracy."""
+    cells = groups["cells"]
+    if len(cells) > CELLS:
+        cells = sorted((cell for cell in cells if cell["n"]), key=lambda cell: float(cell["plain"]["value"]))[:CELLS]
+    lines = [("class", "group", "samples", "plain model", "biased model")]
+    for cell in cells:
+        right = (f"{cell[model]['value']:.1f}%" if cell["n"] else "–" for model in ("plain", "biased"))
+        lines.append((cell["class"][:WIDE], cell["group"][:WIDE], f"{cell['n']:,}", *right))
+    yield f"Class x group ({groups['column']}): {groups['association']['sentence']}"
+    columns = [
+        [f"{each:{side}{max(map(len, column))}}" for each in column]
+        for side, column in zip("<<>>>", zip(*lines, strict=True), strict=True)
+    ]
+    for cell, line in zip([None, *cells], zip(*columns, strict=True), strict=True):
+        yield f"  {'  '.join(line)}{'  <- worst' if cell and cell == groups['worst'] else ''}"
+    if len(groups["cells"]) > len(cells):
+        yield f"  and {len(groups['cells']) - len(cells):,} more cells, which the page shows"
 
 
 def finish(findings: Any, failing: tuple[str, ...]) -> None:

@@ -59,13 +59,14 @@ def write_audit_page(
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
-        ("audit.js", "audit_table.js", "audit_review.js"),
+        ("audit.js", "audit_slices.js", "audit_table.js", "audit_review.js"),
         inline_style=False,
         found=findings,
         t=tables,
         things="texts" if findings["kind"] == "text" else "images",
         views=sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"])),
         suspects=suspects[:MOST_SUSPECTS],
+        cells=cell_table(findings["groups"]) if findings["groups"] else {},
         drawn=drawings(findings, suspects[:MOST_FOREST]),
         shown=data,
         redact=redact,
@@ -75,6 +76,17 @@ def write_audit_page(
         temporary.chmod(0o600)
         temporary.write_bytes(text.encode("utf-8", "replace"))  # half a character in a text must not stop the page
     return destination
+
+
+def cell_table(groups: Part) -> dict[str, list[Part]]:
+    """By class its cells, one for every group; of very many classes those with the lowest accuracy."""
+    table: dict[str, list[Part]] = {}
+    for cell in groups["cells"]:
+        table.setdefault(cell["class"], []).append(cell)
+    if len(table) <= MOST_CLASSES:
+        return table
+    lowest = {name: min(cell["plain"]["value"] for cell in cells if cell["n"]) for name, cells in table.items()}
+    return {name: table[name] for name in sorted(table, key=lambda name: float(lowest[name]))[:MOST_CLASSES]}
 
 
 def drawings(findings: Part, suspects: Sequence[Part]) -> dict[str, Markup]:
@@ -129,6 +141,10 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
         if NAMED.search(suspect["column"]):  # a column made of names keeps its numbers and loses its values
             values = [{**value, "value": f"value {number}"} for number, value in enumerate(suspect["values"], 1)]
             suspect |= {"values": values, "empty": []}
+    if findings["groups"] and NAMED.search(findings["groups"]["column"]):
+        clean["groups"] = None
+        for side in ("before", "after", "controls") if clean["repair"] else ():
+            clean["repair"][side] = {name: {**told, "groups": {}} for name, told in clean["repair"][side].items()}
     clean["duplicates"] = [
         {**entry, "ids": [numbers.get(name, HIDDEN) for name in entry["ids"]]} for entry in findings["duplicates"]
     ]
@@ -175,7 +191,13 @@ MOST_SAMPLES, MOST_CLASSES, MOST_PER_SIDE = 400, 30, 10
 MOST_MISLABELLED, MOST_LOOKS, SHEET = 24, 12, 24
 IMAGE_ROOM, SIDES = 2_400_000, (192, 144, 112, 80, 56)
 TEXT_LENGTH, WORD_LENGTH = 1_200, 40
+MOST_SLICED = 200  # samples of slices beside the others
 LIKELY = 3  # classes told for one answer
+
+
+def by_turns(lists: Iterable[Sequence[int]]) -> list[int]:
+    """One of each list at a time, so that a limit hits all alike."""
+    return [each for each in chain(*zip_longest(*lists)) if each is not None]
 
 
 def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps: Mapping[str, Sequence[Part]]) -> Part:
@@ -187,11 +209,12 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
     mislabelled = mislabelled or [row for row in findings["label_errors"] if row in samples]  # no kind is asserted
     looks = sorted((row for row in samples if "look_easy" in samples[row]), key=lambda row: -score[row])
     parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "to_mark": findings["looks"]}
-    # By turns, one sample of each side of each class at a time, so that a limit hits all alike.
-    turns = chain(*zip_longest(*(side for _, low, high in sides for side in (high, low))))
+    turns = by_turns(side for _, low, high in sides for side in (high, low))
+    sliced = by_turns(each["places"] for each in findings["slices"])
     others = list(samples)[:: max(len(samples) // SHEET, 1)]
     wanted = dict.fromkeys([*parts["to_mark"], *turns, *parts["mislabelled"], *parts["looks"], *others])
     shown = [row for row in wanted if row in samples][:MOST_SAMPLES]
+    shown = [*dict.fromkeys([*shown, *[row for row in sliced if row in samples][:MOST_SLICED]])]
     order = list(dict.fromkeys([*listed, *shown]))
     names = list(dict.fromkeys([*(str(entry["name"]) for entry in findings["classes"]), ""]))
     place = {row: number for number, row in enumerate(order)}
@@ -214,6 +237,8 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
         "samples": drawn,
         "galleries": [{"class": name, "typical": places(low), "against": places(high)} for name, low, high in sides],
         **{name: places(rows) for name, rows in parts.items()},
+        "slices": [{**each, "places": places(each["places"])} for each in findings["slices"]],
+        "map": map_data(findings["map"], columns, names, place) if findings["map"] else None,
         "sheet": places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET]) if "image" in first else [],
         "swaps": {
             view: [
@@ -222,6 +247,18 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
             ]
             for view, strips in swaps.items()
         },
+    }
+
+
+def map_data(found: Part, columns: Part, names: Sequence[str], place: Mapping[int, int]) -> Part:
+    """The points of the map: label, whether the biased model misclassifies it, and place where the page knows it."""
+    label, predicted = ([columns[name][row] for row in found["places"]] for name in ("label", "predicted"))
+    return {
+        "x": found["x"],
+        "y": found["y"],
+        "label": [names.index(name) for name in label],
+        "wrong": [int(one != other) for one, other in zip(label, predicted, strict=True)],
+        "place": [place.get(row) for row in found["places"]],
     }
 
 
