@@ -13,6 +13,7 @@ from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble,
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.leakage import Leakage
+from debiaser.auditing.marks import MISLABELLED, Marks
 from debiaser.auditing.swap_test import LEVEL, Probe, Reliance, SwapTest
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
@@ -36,7 +37,7 @@ class Examined:
     """Everything that was computed about the samples of `pool`.
 
     model: which model was examined, in words; named: the property that it is found to follow; probe: a small network
-    beside it that learns from the pixels; confirmed: the samples that a person has marked.
+    beside it that learns from the pixels; marks: of a person, also of samples outside the pool.
     """
 
     subject: Subject
@@ -55,7 +56,7 @@ class Examined:
     named: View | None = None
     controls: Controls | None = None
     probe: Probe | None = None
-    confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    marks: Marks = field(default_factory=Marks)
 
     @property
     def degenerate(self) -> bool:
@@ -80,13 +81,19 @@ class Examined:
         place[self.pool] = np.arange(len(self.pool))
         return place
 
+    @property
+    def confirmed(self) -> Rows:
+        """The samples of the pool that a person has marked."""
+        rows = np.array(list(self.marks.by_sample), np.int64)
+        return np.asarray(rows[self.place[rows] >= 0])
+
     def weight(self, strength: float = STRENGTH, trusting: bool = True) -> Vector:
         """(n,) the probabilities to train with: a share `strength` of the draws by score, the others class-balanced.
 
         Scores alone may rest on so few samples that the rest is forgotten. Where kinds are asserted, likely mislabelled
         samples weigh less (unless `trusting` is off), never nothing; those that a person confirmed almost nothing.
         """
-        bad = self.confirmed[self.diagnosis.kind[self.confirmed] == "mislabelled"]
+        bad = [row for row in self.confirmed.tolist() if self.marks.by_sample[row] == MISLABELLED]
         trust = self.diagnosis.trust if trusting else np.ones(len(self.diagnosis.misclassified))
         drawn, even = trust * self.probability, trust * self.trainer.balanced()
         weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()

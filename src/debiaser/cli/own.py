@@ -32,7 +32,9 @@ Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole netw
 Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
 Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
 Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
-Marks = Annotated[Path | None, typer.Option("--marks", "--confirmed", help="The CSV that the page saved.")]
+Marks = Annotated[
+    Path | None, typer.Option("--marks", "--confirmed", help="The CSV of your marks, as the page or `mark` saves it.")
+]
 Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
 FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
 Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
@@ -212,7 +214,7 @@ def show(findings: Any, as_json: bool) -> None:
     """The findings in words, the model that was examined first; or as one JSON object."""
 
     if as_json:
-        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "looks", "map")
+        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "to_mark", "map")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
     for line in told(findings):
