@@ -284,8 +284,8 @@ def clear_reasons(test: SwapTest) -> list[str]:
         f"Tested: {', '.join(each.title for each in tested)}.",
     ]
     if tried:
-        most = max(each.detectable for each in tried)
-        told = f"Tried on {tried[0].rows} swaps each, where {most:.1f} points would have been seen"
+        smallest = max(each.detectable for each in tried)
+        told = f"Tried on {tried[0].rows} swaps each, where {smallest:.1f} points would have been seen"
         reasons.append(f"{told}: {', '.join(each.title for each in tried)}.")
     return reasons + [f"Not tested: {each['title']} ({each['reason']})." for each in test.untested]
 

@@ -218,7 +218,7 @@ def from_blocks(coefficients: Tensor, height: int, width: int) -> Tensor:
 
 # --- parts of the image ---------------------------------------------------------------------------------------------
 
-CORNER, STRIP = 1 / 4, 1 / 8  # of the side: room for a tag, a logo, a line of writing
+CORNER, STRIP = 1 / 3, 1 / 8  # of the side: room for a logo, a tag, a line of writing
 PARTS = {  # top, left, bottom and right end as shares of the side
     "top-left": ("top left corner", (0.0, 0.0, CORNER, CORNER)),
     "top-right": ("top right corner", (0.0, 1 - CORNER, CORNER, 1.0)),
@@ -411,7 +411,8 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
     occur together, that nearly tell the label count as a giveaway; about the others, and sentences, a person is asked.
     """
     folds, labels = range(int(fold.max()) + 1), np.eye(int(y.max()) + 1)[y]
-    none, phi, groups = "", [{} for _ in folds], [frozenset[str]() for _ in folds]  # of each fold, learnt on the others
+    phi: list[dict[str, float]] = [{} for _ in folds]  # of each fold, learnt on the others
+    groups, none = [frozenset[str]() for _ in folds], ""
     try:
         words, holds = read_words(texts)
     except Problem as problem:
