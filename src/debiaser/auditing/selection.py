@@ -404,7 +404,7 @@ def report_evaluation(
         each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
         each["worst_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).min())
         each["mean_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).mean())
-    overall = told[rival]["minus_vanilla"] or dict(NOTHING)
+    overall = difference(evaluation, rival, everywhere)
     misclassified = difference(evaluation, rival, evaluation.misclassified)
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
@@ -412,6 +412,8 @@ def report_evaluation(
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
+    if rival == VANILLA:
+        words = "There is no candidate but vanilla: the biased model tells nothing of single samples; mark some (--marks)."
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
