@@ -38,6 +38,7 @@ HEALTH = {
 def view(name: str, title: str, follows: float, p: float, nuisance: bool, **more: Any) -> dict[str, Any]:
     """How far a property is followed; chance gives 6%."""
     told = {"name": name, "title": title, "follows": follows, "chance": 6.0, "p": p, "nuisance": nuisance, "null": 8.0}
+    told |= {"words": [], "by_class": {}, "declared": False, "screened": False, "detectable": 3.0}
     return told | {"excess": estimate(follows - 6, follows - 10, follows - 2), "rows": 900} | more
 
 
@@ -160,9 +161,14 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "suspects": SUSPECTS,
         "repair": repair(names),
         "kinds": {"why": ""},
+        "degenerate": False,
+        "label_errors": [],
+        "probe": None,
         "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
-        "looks": np.flatnonzero(wrong)[:60].tolist(),
-        "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'},
+        "to_mark": [{"place": int(row), "why": "score"} for row in np.flatnonzero(wrong)[:60]],
+        "marks": {"counts": {}, "notes": [], "why_none": ""},
+        "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'}
+        | {"marks": "debiaser debias scans/clinic --marks marks.csv"},
         "groups": GROUPS,
         "slices": slices(names, label, wrong),
         "map": {
@@ -196,6 +202,7 @@ def score_columns(
         "p_conflicting": np.where(said != label, 0.9, 0.02),
         "p_mislabelled": [0.01] * len(label),
         "kind": np.where(said != label, "conflicting", "aligned").tolist(),
+        "content": [f"{row:032x}" for row in range(len(label))],
     }
 
 
@@ -207,7 +214,8 @@ def image_audit(n: int = 600, names: list[str] | None = None, prefix: str = "", 
     columns["kind"] = ["mislabelled" if bad else kind for bad, kind in zip(mistaken, columns["kind"], strict=True)]
     samples: dict[int, dict[str, Any]] = {}
     for row in range(n):
-        samples[row] = {"image": images[row], "easy": np.where(np.arange(10) == colour[row], 0.91, 0.01)}
+        odds = [np.where(np.arange(10) == each[row], 0.91, 0.01) for each in (colour, label)]
+        samples[row] = {"image": images[row], "easy": odds[0], "plain": odds[1]}
         if row < 12:
             heat = (images[row].max(axis=2) > 0).astype(np.uint8) * 160
             samples[row] |= {"look_easy": heat, "look_debiased": heat // 2}
@@ -231,7 +239,7 @@ def text_audit(n: int = 120, names: tuple[str, str] = ("bad", "good"), extra: st
         weights = [[word, 0.9 if word in ("spiffing", "dreary") else round(random.normal() * 0.1, 2)] for word in words]
         odds = np.array([0.93, 0.07] if said[row] == 0 else [0.07, 0.93])
         looks = {"look_easy": weights, "look_debiased": weights[::-1]}
-        samples[row] = {"text": " ".join(words), "easy": odds, **looks}
+        samples[row] = {"text": " ".join(words), "easy": odds, "plain": odds, **looks}
     texts = [f"a dreary film {extra}", "a spiffing film", f"a spiffing film {extra}"]
     swap = {"texts": texts, "answers": [names[0], names[1], names[1]]}
     told = findings("text", list(names), label, label != said, np.asarray(columns["score"]))

@@ -13,6 +13,7 @@ from debiaser.auditing.candidates import (
     COUNTERFACTUAL,
     VANILLA,
     Training,
+    World,
     candidate_trainings,
     counterfactual_copies,
     draw_donors,
@@ -43,16 +44,14 @@ def examined_of(
     y, place = subject.own.y.numpy(), np.full(len(subject.own), -1)
     place[pool] = np.arange(len(pool))
     trainer = Trainer(subject.material, y, np.where(place < 0, -1, 0), folder, epochs=epochs)
-    diagnosis = SimpleNamespace(abstains="nobody asked", judge=None)
-    return SimpleNamespace(
-        subject=subject,
-        trainer=trainer,
-        pool=pool,
-        place=place,
-        diagnosis=diagnosis,
-        named=named,
-        weight=lambda *_, **__: trainer.balanced(),
-    )
+    return SimpleNamespace(subject=subject, trainer=trainer, pool=pool, place=place, named=named, degenerate=False)
+
+
+def world_of(examined: Any) -> World:
+    """A biased model that is as unsure of all samples of the pool."""
+    y, k = examined.trainer.y, len(examined.trainer.material.classes)
+    inside = np.where(examined.place < 0, np.nan, 1.0)
+    return World(y, np.full((len(y), k), 1 / k) * inside[:, None], inside, np.ones(len(y)))
 
 
 @pytest.fixture
@@ -103,12 +102,12 @@ def test_who_learns_from_copies_stops_following_the_colour(
 ) -> None:
     subject, pool = digits_by_colour
     examined = examined_of(subject, pool, tmp_path, epochs=8, named=COLOUR)
-    trainings = candidate_trainings(examined)
+    trainings = candidate_trainings(examined, world_of(examined))
     debiased = [name for name in trainings if name.startswith("PGD") and name.endswith(COUNTERFACTUAL)]
     assert list(trainings)[2] == COUNTERFACTUAL and len(debiased) == 1
     asked = np.setdiff1d(np.arange(len(subject.own)), pool)
     chosen = {name: trainings[name] for name in (VANILLA, COUNTERFACTUAL, *debiased)}
-    evaluation = train_candidates(examined.trainer, pool, asked, chosen, subject.own.unit, 1)
+    evaluation = train_candidates(examined.trainer, [(pool, asked)], chosen, subject.own.unit, 1)
     right = {name: (each.answers == evaluation.labels).mean() for name, each in evaluation.candidates.items()}
     assert right[VANILLA] < 0.7 < 0.85 < min(right[COUNTERFACTUAL], right[debiased[0]]), right
 
@@ -122,7 +121,8 @@ def test_copies_are_drawn_like_their_rows(
     copies = counterfactual_copies(examined, COLOUR)
     asked = np.arange(len(pool), len(pool) + 10)
     draws = examined.trainer.balanced()
-    trainings = {VANILLA: Training(), COUNTERFACTUAL: Training(copies=copies), "PGD": Training(draws)}
+    trainings = {VANILLA: Training(draws), COUNTERFACTUAL: Training(draws, copies=copies)}
+    trainings["PGD"] = Training(draws, from_biased=True)
     jobs: dict[str, Job] = {}
 
     def run(given: list[Job], *_: Any) -> list[Predictions]:
@@ -130,7 +130,7 @@ def test_copies_are_drawn_like_their_rows(
         return [Predictions(asked, np.zeros((10, CLASSES), np.float32), np.zeros(10, np.float32)) for _ in given]
 
     monkeypatch.setattr("debiaser.auditing.candidates.run_jobs", run)
-    evaluation = train_candidates(examined.trainer, pool[:100], asked, trainings, subject.own.unit, 1)
+    evaluation = train_candidates(examined.trainer, [(pool[:100], asked)], trainings, subject.own.unit, 1)
     with_rows, with_copies = jobs["vanilla"], jobs["exchanged"]
     assert np.array_equal(with_rows.weight, with_copies.weight)  # type: ignore[arg-type]
     assert np.array_equal(with_copies.train, len(subject.own) + with_rows.train)

@@ -15,7 +15,11 @@ def test_the_record_has_every_part() -> None:
     assert list(KNOWN["parts"]) == list(PARTS) and RECORD.stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("part", PARTS)
+LONG = {"demo", "theory", "studies", "usage", "data", "bench", "debias-folder"}  # slow, and tested by themselves
+LONG |= {f"train-{method}" for method in ("jtt", "lff", "disen", "eiil", "cnc", "george", "bpa")}
+
+
+@pytest.mark.parametrize("part", [pytest.param(each, marks=[pytest.mark.long] * (each in LONG)) for each in PARTS])
 def test_golden(part: str, tmp_path: Path) -> None:
     elsewhere = other_machine(part, KNOWN["fingerprint"])
     told = list(differences(KNOWN["parts"][part], make(part, tmp_path), exact=not elsewhere))

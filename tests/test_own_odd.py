@@ -22,6 +22,7 @@ from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import own_of, prepare
 from debiaser.auditing.marks import match_marks
 from debiaser.auditing.swap_test import SwapTest, swap_test
+from debiaser.auditing.views import View
 from debiaser.cli import app, console
 from debiaser.cli.own import told
 from debiaser.data.images import GREY, DecodeError, decode
@@ -254,8 +255,8 @@ def test_time_left_is_told_of_whole_batches(
 def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:
     y = np.arange(40) % 2
     x = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8)
-    view = SimpleNamespace(name="all", title="all", nuisance=True, swap=lambda x, donors, rows: donors)
-    cannot = SimpleNamespace(name="none", title="none", nuisance=True, swap=failing)
+    view = View("all", "all", True, lambda x, donors, rows: donors, "all")
+    cannot = View("none", "none", True, failing, "none")
     read: list[int] = []
 
     def reading(rows: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,9 @@ import torch
 
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.swap_test import (
+    FOLLOWED,
     Design,
+    InClass,
     Reliance,
     SwapAnswers,
     SwapTest,
@@ -58,19 +60,21 @@ def test_chance_is_the_mean_over_permutations_and_the_null_is_drawn_from_it():
     """Against a plain loop that permutes the donors' labels within each class."""
     design = design_of(labels(90))
     asked = [answers_that_follow(0.4, design), answers_that_follow(0.1, design, 1)]
-    hits, chance = excesses(asked, design, np.ones((1, 90)))
+    found = excesses(asked, design, np.ones((1, 90)))[:, 0]
     rng, drawn = np.random.default_rng(0), []
     for _ in range(2000):
         donor = design.donor.copy()
         for label in range(3):
             donor[design.own == label] = rng.permutation(donor[design.own == label])
-        drawn.append([(each.other == donor).mean() for each in asked])
+        parts = [np.ones(90, bool), *(donor == label for label in range(3))]  # all, and by the donor's class
+        drawn.append([[(each.other == donor)[part].mean() for part in parts] for each in asked])
+    parts = [np.ones(90, bool), *(design.donor == label for label in range(3))]
+    hits = np.array([[(each.other == design.donor)[part].mean() for part in parts] for each in asked])
     drawn = np.array(drawn)
-    assert hits[:, 0] == pytest.approx([(each.other == design.donor).mean() for each in asked])
-    assert chance[:, 0] == pytest.approx(drawn.mean(0), abs=0.004)
+    assert found == pytest.approx(hits - drawn.mean(0), abs=0.008)
     null = by_chance(asked, design, 0)
-    assert null.mean(1) == pytest.approx([0, 0], abs=0.006)
-    assert null.std(1) == pytest.approx(drawn.std(0), rel=0.12)
+    assert null.mean(1) == pytest.approx(np.zeros((2, 4)), abs=0.01)
+    assert null.std(1) == pytest.approx(drawn.std(0), rel=0.15)
 
 
 def test_two_classes_use_donors_of_the_same_class():
@@ -80,11 +84,13 @@ def test_two_classes_use_donors_of_the_same_class():
     own = design.own.copy()
     own[:40] = design.donor[:40]  # the swap itself breaks a tenth of the answers
     asked = replace(asked, same=own)
-    ((follows, chance, excess),) = estimates([asked], design, 0)
-    assert chance == pytest.approx(10)
-    assert follows == pytest.approx(100 * (asked.other == design.donor).mean())
+    ((excess, *by_class),) = estimates([asked], design, 0)
+    assert excess.value == pytest.approx(100 * (asked.other == design.donor).mean() - 10)
     assert excess.low < excess.value < excess.high
-    null = by_chance([asked], design, 0)
+    for label, each in enumerate(by_class):
+        mine = design.donor == label
+        assert each.value == pytest.approx(100 * ((asked.other == label)[mine].mean() - (own == label)[mine].mean()))
+    null = by_chance([asked], design, 0)[..., 0]
     gain = (asked.other == design.donor).astype(int) - (asked.same == design.donor)
     assert null.std() == pytest.approx(np.sqrt((gain**2).sum()) / 400, rel=0.1)
 
@@ -96,7 +102,7 @@ def test_units_widen_the_interval():
     def width(unit: np.ndarray) -> float:
         design = design_of(y, unit)
         asked = SwapAnswers(np.where(follows, design.donor, design.own), design.own, follows)
-        ((_, _, excess),) = estimates([asked], design, 0)
+        ((excess, *_),) = estimates([asked], design, 0)
         return excess.high - excess.low
 
     assert width(np.repeat(np.arange(60), 10)) > 2 * width(np.arange(600))
@@ -107,15 +113,15 @@ def test_the_interval_holds_the_truth():
     held = 0
     for seed in range(60):
         design = design_of(labels(300, seed=seed))
-        ((_, _, excess),) = estimates([answers_that_follow(0.2, design, seed + 100)], design, seed)
+        ((excess, *_),) = estimates([answers_that_follow(0.2, design, seed + 100)], design, seed)
         held += excess.low <= 10 <= excess.high
     assert held >= 52
 
 
 def test_nothing_seen_is_not_certainty():
     design = design_of(labels(200))
-    ((follows, chance, excess),) = estimates([answers_that_follow(0.0, design)], design, 0)
-    assert (follows, chance, excess.value) == (0, 0, 0)
+    ((excess, *by_class),) = estimates([answers_that_follow(0.0, design)], design, 0)
+    assert excess.value == 0 and len(by_class) == 3
     assert excess.high == pytest.approx(100 * (1 - 0.025 ** (1 / 200)))  # the exact bound after 0 of 200
     assert binomial_interval(1, 10) == pytest.approx((0.025**0.1, 1))
 
@@ -174,8 +180,39 @@ def test_a_view_that_cannot_be_computed_is_listed():
     x = torch.from_numpy(y * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 1, 1)
     test = swap_test(image_views(), x.__getitem__, y, np.arange(60), y, lambda rows, x: torch.from_numpy(y)[rows])
     assert [each.name for each in test.reliances] == ["colour"]
-    assert {each["name"] for each in test.untested} == {"frame", "low-band", "high-band", "compression", "texture"}
+    assert {each["name"] for each in test.untested} == {view.name for view in image_views()} - {"colour"}
     assert "at least 8 pixels" in test.untested[0]["reason"]
+
+
+@pytest.mark.parametrize("screened", [0, 64])
+def test_a_tag_of_one_class_is_found_in_its_corner(screened):
+    """Class 2 of four has a tag; a model that goes by it follows no other class into anything."""
+    y = labels(800, 4)
+    x = torch.full((800, 3, 16, 16), 40, dtype=torch.uint8)
+    x[..., 6:10, 6:10] += (20 * torch.from_numpy(y)).to(torch.uint8)[:, None, None, None]
+    x[y == 2, :, :3, 13:] = 250
+    asked = []
+
+    def by_tag(rows: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        asked.append(len(rows))
+        shape = ((images[:, 0, 7, 7].float() - 40) / 20).round().long()
+        return torch.where(images[:, 0, 1, 15] > 200, 2, torch.where(shape == 2, 1, shape))
+
+    views = [view for view in image_views() if view.local]
+    names = ("ant", "bee", "cat", "dog")
+    test = swap_test(views, x.__getitem__, y, np.arange(800), y, by_tag, screened=screened, names=names)
+    found = {each.name: each for each in test.reliances}
+    corner = found["top-right"]
+    assert corner.strongest.name == "cat" and corner.strongest.excess.low > 50 and corner.strongest.p <= 0.05
+    assert corner.by_class["cat"] > 50 and all(abs(corner.by_class[name]) < 40 for name in ("ant", "dog"))
+    assert not corner.screened and found["bottom-left"].screened == bool(screened) and corner.p <= 0.05
+    word, reasons = verdict(test, HEALTHY)
+    assert word == BIASED and "top right corner" in " ".join(reasons)
+    if screened:
+        calm = found["bottom-left"]
+        assert calm.rows == screened and calm.by_class["cat"] == 0 and "bottom-left" not in test.answers
+        of_so_many = np.random.default_rng(0).binomial(screened, calm.detectable / 100, 4000)
+        assert (of_so_many >= FOLLOWED).mean() == pytest.approx(0.8, abs=0.03)
 
 
 def test_too_little_for_a_test():
@@ -220,6 +257,11 @@ def a_test(*reliances: Reliance, eligible: int = 200, units: int = 200) -> SwapT
 CALM = reliance(-0.3, 0.8, p=0.6, flips=1.0, flips_same_class=0.8, name="frame", title="frame")
 
 
+WORDS = reliance(20, 28, nuisance=False, name="words", words=("dull", "fine"))
+IN_ONE_CLASS = reliance(1, 4, strongest=InClass("cat", Estimate(30, 20, 40), 0.01))
+UNSURE = InClass("cat", Estimate(30, 20, 40), 0.06)
+
+
 @pytest.mark.parametrize(
     ("test", "health", "word", "sentence"),
     [
@@ -227,7 +269,20 @@ CALM = reliance(-0.3, 0.8, p=0.6, flips=1.0, flips_same_class=0.8, name="frame",
         (a_test(reliance(5.0, 9), CALM), HEALTHY, BIASED, "colour cast"),
         (a_test(reliance(4.9, 9), CALM), HEALTHY, CANNOT_TELL, "too uncertain"),
         (a_test(reliance(20, 28, p=0.06), CALM), HEALTHY, CANNOT_TELL, "too uncertain"),
-        (a_test(reliance(20, 28, nuisance=False), CALM), HEALTHY, NO_EVIDENCE, "the least certain is the frame"),
+        (a_test(reliance(20, 28, nuisance=False), CALM), HEALTHY, CANNOT_TELL, "Does that matter for the task? If so"),
+        (a_test(WORDS, CALM), HEALTHY, CANNOT_TELL, "Do these words matter: dull, fine? If so, say --matters words."),
+        (a_test(replace(WORDS, declared=True), CALM), HEALTHY, NO_EVIDENCE, "the least certain is the frame"),
+        (a_test(replace(WORDS, excess=CALM.excess), CALM), HEALTHY, NO_EVIDENCE, "the least certain is the frame"),
+        (a_test(IN_ONE_CLASS, CALM), HEALTHY, BIASED, "and that of 'cat' by 30.0 points [20.0, 40.0] beyond chance"),
+        (a_test(replace(IN_ONE_CLASS, strongest=UNSURE), CALM), HEALTHY, NO_EVIDENCE, "follows none"),
+        (a_test(reliance(4, 28, screened=True), CALM), HEALTHY, NO_EVIDENCE, "Tried on 1000 swaps each"),
+        (
+            a_test(CALM),
+            Health(0.9, 100, hidden=["A network would follow the frame."]),
+            CANNOT_TELL,
+            "would follow the frame",
+        ),
+        (a_test(CALM), Health(0.9, 100, degenerate=True), CANNOT_TELL, "biased model is degenerate"),
         (a_test(reliance(20, 28, flips=40, flips_same_class=21), CALM), HEALTHY, CANNOT_TELL, "even within a class"),
         (a_test(CALM), HEALTHY, NO_EVIDENCE, "follows none"),
         (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "right on only 99 samples"),

@@ -8,10 +8,12 @@ candidates are trained, one is selected on validation samples, proven on held-ou
 import dataclasses
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,18 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from debiaser.auditing.candidates import MAX_COST, Evaluation
+from debiaser.auditing.candidates import Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
-from debiaser.auditing.export import export_model
-from debiaser.auditing.findings import Findings, rows_of, summarise, write_audit
+from debiaser.auditing.export import export_models
+from debiaser.auditing.findings import Findings, rows_of, samples_to_mark, summarise, to_mark_frame, write_audit
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
-from debiaser.auditing.marks import apply_marks, match_marks
+from debiaser.auditing.marks import Marks, apply_marks, match_marks
+from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
 from debiaser.auditing.selection import select_and_prove
-from debiaser.auditing.swap_test import find_views, swap_plain_models
-from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, named_view, rule
+from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
+from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
 from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
@@ -61,8 +64,10 @@ class Request(Columns):
     seed: int = 0
     epochs: int | None = None
     matters: tuple[str, ...] = ()
-    confirmed: Path | None = None
-    max_cost: float = MAX_COST
+    marks: Path | None = None
+    use_groups: bool = False
+    export: str | None = None
+    max_cost: float | None = None
     redact: frozenset[str] = frozenset()
     out: Path | None = None
 
@@ -90,6 +95,9 @@ class Request(Columns):
 
 def make_request(options: dict[str, Any]) -> Request:
     """The request behind keyword arguments; an unknown one is named."""
+    if "confirmed" in options:  # the old name
+        options = {**options, "marks": options["confirmed"]}
+        del options["confirmed"]
     try:
         return Request(**{**options, "out": options.get("out") and Path(options["out"])})
     except TypeError as error:
@@ -127,7 +135,7 @@ def audit(
         unit: the column of what must stay on one side of every split, such as a patient.
         out: a folder for the page, scores.csv and what lets the same call go on.
         **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`,
-            `confirmed`, `redact`.
+            `marks` (a CSV of marks, as the page saves it), `redact`.
 
     Returns:
         The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
@@ -154,7 +162,8 @@ def audit(
             own = own_answers(np.asarray(source), np.asarray(pred_probs))
         else:
             raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
-        return conclude(examine_model(own, pred_probs, features, request.folder(own)), request)
+        examined = examine_model(own, pred_probs, features, request.folder(own))
+        return conclude(apply_marks(examined, read_marks(own, request)), request)
 
 
 def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
@@ -164,7 +173,8 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         model: a network, or a path, hub name or DataFrame as of `audit`.
         dataset: what the network is trained on: pairs (x, y).
         *how: the method, and what else `debiaser.methods.debias` takes.
-        **options: for a network those of `debiaser.methods.debias`; for data those of `audit` and `max_cost`.
+        **options: for a network those of `debiaser.methods.debias`; for data those of `audit`,
+            `use_groups`, `export` and `max_cost`.
 
     Returns:
         For a network, the debiased network and the scores. For data, the findings of the command of that name: the
@@ -189,12 +199,22 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
         subject = read_subject(model, request, need_test=True)
         own = subject.own
         examined = examine(subject, np.flatnonzero(own.split != "test"), request)
-        train, valid, held_out = (own.rows(part).numpy() for part in ("train", "valid", "test"))
+        groups = find_groups(examined, request)
         seeds = request.seeds or SEEDS
-        evaluation, more = select_and_prove(examined, train, valid, held_out, seeds, request.max_cost)
-        folder = request.folder(own) / "model"
-        export_model(folder, examined, evaluation, more["repair"])
-        return conclude(examined, request, evaluation, **more, model_dir=str(folder))
+        evaluation, more = select_and_prove(examined, groups, seeds, request.max_cost, request.export)
+        folder = export_models(request.folder(own), examined, evaluation, more["repair"])
+        propagation = groups.told if groups else None
+        return conclude(examined, request, evaluation, **more, propagation=propagation, model_dir=str(folder))
+
+
+def find_groups(examined: Examined, request: Request) -> Groups | None:
+    """The groups to train with: of the column of --group where --use-groups is given, or propagated from marks."""
+    own = examined.subject.own
+    if request.use_groups:
+        if own.group is None:
+            raise Misuse("--use-groups needs --group COLUMN: the column that holds the groups")
+        return column_groups(own.group)
+    return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None
 
 
 @contextmanager
@@ -215,11 +235,15 @@ def read_subject(source: Any, request: Request, need_test: bool = False) -> Subj
     return prepare(own, request.backbone, request.finetune)
 
 
+def read_marks(own: OwnData, request: Request) -> Marks:
+    """The marks of the file that a person gave, if any."""
+    return match_marks(own, Path(request.marks)) if request.marks else Marks()
+
+
 def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     """Train the models, out of fold, and ask them everything; what is wrong with marks or views is told before that."""
     own, y, seed = subject.own, subject.own.y.numpy(), request.seed
-    if request.confirmed:
-        match_marks(own, pool, Path(request.confirmed))
+    marks = read_marks(own, request)
     fold = np.full(len(y), -1)
     fold[pool] = folds(y[pool], own.unit[pool], FOLDS, seed)
     workers = request.workers or os.cpu_count() or 1
@@ -235,10 +259,11 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)
+    probe = probe_pixels(subject, trainer, views)
     unused = {name: values[pool] for name, values in own.columns.items()}
     misclassified = biased.answer[pool] != y[pool]
     leakage = find_leakage(unused, y[pool], own.unit[pool], misclassified, own.classes, seed)
-    verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y)
+    verdict, reasons = rule(swaps, biased, plain, diagnosis, leakage, pool, y, probe)
     named = named_view(views, swaps, verdict)
     diagnosis, controls = check_planted(subject, trainer, biased, diagnosis, swaps, named)
     if subject.encoder is None:
@@ -257,21 +282,22 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
         verdict=verdict,
         reasons=reasons,
-        model=f"{subject.material.network}, trained here on this data (out of fold, {len(trainer.folds)} folds, "
-        f"{seeds} seeds).",
+        model=in_words(subject, len(trainer.folds), seeds),
         views=views,
         named=named,
         controls=controls,
+        probe=probe,
     )
-    return apply_marks(examined, Path(request.confirmed)) if request.confirmed else examined
+    return apply_marks(examined, marks)
 
 
 def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
-    following = {"next": what_next(examined, request.named, more.get("model_dir"))}
+    line = marks_command(examined.subject.own, request.named)
+    following = {"next": {**what_next(examined, request.named, more.get("model_dir")), "marks": line}}
     made = {"seed": request.seed, "environment": environment("cpu")}
     summary = {**summarise(examined, request.group), **following, **more, **made}
-    findings = Findings(summary, rows_of(examined), request.out)
+    findings = Findings(summary, rows_of(examined), request.out, partial(to_mark_frame, examined))
     if request.out is not None:
         write_audit(examined, findings, request.out, request.redact, evaluation)
     return findings
@@ -283,8 +309,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     `options`: what the person named beside the source, `model_dir`: a model made of it.
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
-    against, wrong = int((kind != "aligned").sum()), int((kind == "mislabelled").sum())
-    steps = [f"Look at the {against:,} samples that the biased model misclassifies, and mark them."] if against else []
+    asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
+    steps = [f"Mark the {asked:,} samples below: a few minutes that tell what no score can."] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
@@ -303,6 +329,16 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
         sampler = "from debiaser import ScoreSampler\nsampler = ScoreSampler(findings.rows['probability'], seed=0)"
         snippet = f"{sampler}\nloader = DataLoader(dataset, 128, sampler=sampler)"
     return {"sentences": [*steps, last], "snippet": snippet}
+
+
+def marks_command(own: OwnData, options: dict[str, Any]) -> str:
+    """The line that takes marks.csv back; `options`: what the person named beside the source."""
+    if own.source == pd.DataFrame.__name__ or not own.total:  # in memory
+        verb, given = ("debias", "DATAFRAME") if own.total else ("audit", "DATASET")
+        named = "".join(f", {name}={value!r}" for name, value in {**options, "marks": "marks.csv"}.items())
+        return f"findings = debiaser.{verb}({given}{named})"
+    words = [word for name, value in options.items() for word in (f"--{name}", value) if word is not True]
+    return shlex.join(["debiaser", "debias", own.source, *words, "--marks", "marks.csv"])
 
 
 def remove_caches() -> int:

@@ -1,7 +1,10 @@
-"""The candidates of `debias`: controls and debiased models, each seeing the same number of samples."""
+"""The candidates of `debias`: vanilla, models that need no labels of groups, and models trained on groups.
+
+On frozen features every candidate is a linear head; elsewhere a network, or a network whose last layer is fitted anew.
+"""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,22 +13,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.auditing.crossval import ALPHA, Job, Rows, Trainer, Vector, run_jobs
+from debiaser.auditing.crossval import ALPHA, Job, Predictions, Rows, Trainer, Vector, run_jobs
 from debiaser.auditing.inputs import IMAGES, TEXTS, Material, WholeMaterial, file_of
-from debiaser.auditing.verdict import STRENGTH, Examined
+from debiaser.auditing.verdict import FLOOR, STRENGTH, Examined
 from debiaser.auditing.views import View
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.own.rows import digest
 from debiaser.io import numpy_stream, write_json
 from debiaser.learn.encoders import fill
 from debiaser.learn.groups import balancing_weights
+from debiaser.learn.last_layer import equal_groups
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
-COUNTERFACTUAL = "named property exchanged"
+COUNTERFACTUAL, CELLS = "named property exchanged", "cells"
 BIASED_MODEL, PLAIN_PGD = "easy", "plain PGD"
 CONTROLS = (BIASED_MODEL, PLAIN_PGD)  # trained beside the others, never chosen
+EQUAL, DRO, DFR = "equal group weight", "GroupDRO", "balanced subsets (DFR)"
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
-MAX_COST = 2.0  # points of accuracy on all samples that a gain elsewhere may cost
+GAMMAS = (2.0, 4.0, 6.0)  # of AFR: how much less a sample weighs that the biased model is sure of
+REGULARISATION = (0.001, 0.01, 0.1, 1.0)  # inverse strengths of a linear head, chosen by cross-validation
+GROUP_REGULARISATION = (0.0003, 0.001, 0.01)  # of heads that make groups equal
 
 
 # --- Counterfactual copies: samples whose named property comes from a random other one, so that it tells no label
@@ -92,29 +99,99 @@ def draw_donors(split: NDArray[np.str_], seed: int) -> Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
-    """How a candidate is trained: draws (n,) in proportion, going on from the biased model (None: by class, from
-    scratch), whether images are varied, and copies to train on instead of the samples themselves."""
+class World:
+    """Labels (n,), and what the biased model says out of fold: what weights are made of. NaN outside the pool.
 
-    draws: Vector | None = None
+    trust (n,): what the weight of a sample is multiplied by.
+    """
+
+    y: Rows
+    probability: Vector
+    score: Vector
+    trust: Vector
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        return np.asarray(~np.isnan(self.score))
+
+    @property
+    def misclassified(self) -> NDArray[np.bool_]:
+        """(n,) by the biased model."""
+        return np.asarray(self.inside & (np.nan_to_num(self.probability).argmax(1) != self.y))
+
+    def equal(self, groups: Rows) -> Vector:
+        """(n,) weights by which every group counts the same."""
+        return equal_groups(groups, np.where(self.inside, 1.0, 0.0)) * self.trust
+
+    def by_score(self, strength: float) -> Vector:
+        """(n,) a share `strength` of the weight by score, the rest class-balanced: scores alone rest on few samples."""
+        drawn, even = self.trust * np.nan_to_num(self.score), self.equal(self.y)
+        return np.asarray(strength * drawn / drawn.sum() + (1 - strength) * even / even.sum())
+
+    def by_confidence(self, gamma: float) -> Vector:
+        """(n,) AFR: class-balanced weights times exp(-gamma p(y | x)) of the biased model."""
+        sure = np.take_along_axis(np.nan_to_num(self.probability), self.y[:, None], 1)[:, 0]
+        return np.asarray(self.equal(self.y) * np.exp(-gamma * sure))
+
+    def null(self, stream: np.random.Generator) -> "World":
+        """A world in which there is nothing but what the biased model knows: labels are drawn from its calibrated
+        probabilities, so that the rest is noise."""
+        chances = calibrated(self.probability, self.y, self.inside)
+        drawn = (chances.cumsum(1) < stream.random((len(self.y), 1))).sum(1).clip(0, chances.shape[1] - 1)
+        y = np.where(self.inside, drawn, self.y)
+        length = self.score / np.maximum(residual_norms(self.probability, self.y), 1e-12)
+        return World(y, self.probability, length * residual_norms(self.probability, y), np.ones(len(y)))
+
+
+def residual_norms(probability: Vector, y: Rows) -> Vector:
+    """(n,) the length of p - onehot(y), by which a score is the length of the feature times this."""
+    return np.asarray(np.linalg.norm(probability - np.eye(probability.shape[1])[y], axis=1))
+
+
+def calibrated(probability: Vector, y: Rows, inside: NDArray[np.bool_]) -> Vector:
+    """(n, k) probabilities at the temperature under which the labels are most likely."""
+    logs = np.log(np.maximum(np.nan_to_num(probability, nan=1.0), 1e-12))
+
+    def at(temperature: float) -> Vector:
+        heated = np.exp((logs - logs.max(1, keepdims=True)) / temperature)
+        return np.asarray(heated / heated.sum(1, keepdims=True))
+
+    def surprise(temperature: float) -> float:
+        chances = np.take_along_axis(at(temperature), y[:, None], 1)[inside]
+        return float(-np.log(np.maximum(chances, 1e-12)).mean())
+
+    return at(min(np.geomspace(0.2, 20, 60), key=surprise))
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How a candidate is trained: by weights (n,), from scratch or going on from the biased model; whether images are
+    varied; on copies instead of the samples; by groups (n,); as a last layer of this inverse regularisation alone."""
+
+    weight: Vector
+    from_biased: bool = False
     augmented: bool = False
     copies: Copies | None = None
+    rule: str = "weight"
+    groups: Rows | None = None
+    strength: float | None = None
 
     @property
     def stage(self) -> str:
         """The name of its jobs, which is a word of their seeds."""
-        if self.draws is not None:
+        if self.from_biased:
             return "debiased"
         return "exchanged" if self.copies else "augmented" if self.augmented else "vanilla"
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What was trained in one way: answers (s, m) to the evaluated samples, by seed, and the keys of its models."""
+    """What was trained in one way: answers (s, m) to the evaluated samples by seed, and keys of models by seed and
+    split."""
 
     answers: NDArray[np.int64]
-    probability: Vector  # (m, k) of the first seed's model, the one that can be exported
-    keys: tuple[str, ...]
+    probability: Vector  # (m, k) of the first seed's models, those that can be exported
+    keys: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,59 +217,130 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
-def candidate_trainings(examined: Examined) -> dict[str, Training]:
-    """Everything that is trained, the simplest first: controls, and PGD at every strength; where a property is named,
-    also on counterfactual copies; where kinds are asserted, plain PGD beside them."""
-    copies = counterfactual_copies(examined, examined.named) if examined.named else None
+def folder_name(candidate: str) -> str:
+    """`pgd-75-of-draws-by-score`: a candidate's name as that of a folder."""
+    words = "".join(each if each.isalnum() or each == "." else " " for each in candidate.lower())
+    return "-".join(words.split())
+
+
+def world_of(examined: Examined) -> World:
+    """The world as it is; samples that a person marked as mislabelled weigh almost nothing."""
+    trust = examined.diagnosis.trust.copy()
+    trust[examined.confirmed[examined.diagnosis.kind[examined.confirmed] == "mislabelled"]] = FLOOR
+    return World(examined.trainer.y, examined.biased.probability, examined.score, trust)
+
+
+def candidate_trainings(
+    examined: Examined, world: World, groups: Rows | None = None, strength: float = REGULARISATION[1]
+) -> dict[str, Training]:
+    """Everything that is trained, the simplest first: vanilla; what weighs samples without knowing groups; where a
+    property is named, on counterfactual copies; where groups (n,) are known, what makes them equal.
+
+    strength: the inverse regularisation of linear heads.
+    """
+    frozen, copies = examined.trainer.material.architecture == "mlp", None
+    if examined.named is not None and not examined.degenerate:
+        copies = counterfactual_copies(examined, examined.named)
     varied = examined.trainer.material.augment is not None
-    trainings = {VANILLA: Training()}
+    even, last = world.equal(world.y), None if examined.subject.whole else strength
+    head = strength if frozen else None
+    trainings = {VANILLA: Training(even, strength=head)}
     if varied:
-        trainings[AUGMENTED] = Training(augmented=True)
+        trainings[AUGMENTED] = Training(even, augmented=True)
     if copies is not None:
-        trainings[COUNTERFACTUAL] = Training(copies=copies)
-    trainings |= {named(strength): Training(examined.weight(strength), varied) for strength in STRENGTHS}
-    if copies is not None:
-        trainings[f"{named(STRENGTH)}, {COUNTERFACTUAL}"] = Training(examined.weight(STRENGTH), varied, copies)
-    if not examined.diagnosis.abstains and examined.diagnosis.judge is not None:
-        trainings[PLAIN_PGD] = Training(examined.weight(1.0, trusting=False), varied)
+        trainings[COUNTERFACTUAL] = Training(even, copies=copies, strength=head)
+    if not examined.degenerate:
+        for share in STRENGTHS:
+            trainings[named(share)] = Training(world.by_score(share), not frozen, varied, strength=head)
+        for gamma in GAMMAS if last else ():
+            trainings[f"AFR, gamma {gamma:g}"] = Training(world.by_confidence(gamma), strength=last)
+        cells = 2 * world.y + world.misclassified
+        trainings[CELLS] = Training(world.equal(cells), augmented=varied, strength=head)
+        if copies is not None:
+            both = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
+            trainings[both] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
+    if groups is not None:
+        trainings |= group_trainings(world, groups, frozen, varied, last)
     return trainings
 
 
+def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, last: float | None) -> dict[str, Training]:
+    """What makes groups (n,) equal, on frozen features or in networks; last: the inverse regularisation of DFR."""
+    equal, trainings = world.equal(groups), dict[str, Training]()
+    for each in GROUP_REGULARISATION if frozen else (None,):
+        trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
+    strict = GROUP_REGULARISATION[1] if frozen else None
+    trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=strict)
+    if last:
+        trainings[DFR] = Training(world.equal(world.y), rule="balanced subsets", groups=groups, strength=last)
+    return trainings
+
+
+Splits = Sequence[tuple[Rows, Rows]]  # samples to train on, samples to ask
+
+
 def train_candidates(
-    trainer: Trainer, train: Rows, ask: Rows, trainings: dict[str, Training], unit: Rows, seeds: int
+    trainer: Trainer,
+    splits: Splits,
+    trainings: dict[str, Training],
+    unit: Rows,
+    seeds: int,
+    biased: Sequence[Sequence[str]] | None = None,
 ) -> Evaluation:
-    """Train everything over so many seeds, to its last epoch, weights averaged over it, and evaluate on `ask`."""
-    short, rest = trainer.recipe("biased", len(train)), trainer.recipe("long", len(train))
+    """Train everything on every split over so many seeds, to the last epoch, weights averaged over it, and evaluate.
+
+    biased: keys of the biased models, by seed and split; without them these are trained too, and are a candidate.
+    """
+    y, material, jobs = trainer.y, trainer.material, dict[str, list[list[Job]]]()
+    short, rest = (trainer.recipe(stage, len(splits[0][0])) for stage in ("biased", "long"))
     whole = replace(rest, epochs=short.epochs + rest.epochs)  # a control sees as many samples as both stages together
-    material, y = trainer.material, trainer.y
-    biased = [Job("biased", material, y, train, ask, short, trainer.seed + seed, ALPHA) for seed in range(seeds)]
+    turns = range(seeds)
+    if biased is None:
+        jobs[BIASED_MODEL] = [
+            [
+                Job("biased", material, y, train, ask, short, trainer.seed + seed, ALPHA, balancing_weights(y[train]))
+                for train, ask in splits
+            ]
+            for seed in turns
+        ]
+        biased = [[job.key for job in each] for each in jobs[BIASED_MODEL]]
 
-    def job(training: Training, seed: int) -> Job:
-        alone = Job(training.stage, material, y, train, ask, whole, trainer.seed + seed, averaged=True)
+    def job(training: Training, seed: int, number: int) -> Job:
+        (train, ask), copies = splits[number], training.copies
+        seed_of_job = trainer.seed + (seed if training.strength is None else 0)
+        made = Job(training.stage, material, y, train, ask, whole, seed_of_job, averaged=True)
         made = replace(
-            alone,
-            weight=balancing_weights(y[train]) if training.draws is None else training.draws[train],
+            made,
+            weight=training.weight[train],
             augment=material.augment if training.augmented else None,
+            rule=training.rule,
+            groups=None if training.groups is None else training.groups[train],
+            strength=training.strength,
         )
-        if training.draws is not None:
-            made = replace(made, recipe=rest, start=biased[seed].key)
-        if (copies := training.copies) is None:
+        if training.from_biased:
+            made = replace(made, recipe=rest, start=biased[seed][number])
+        elif training.strength is not None and material.architecture != "mlp":  # the last layer of vanilla
+            made = replace(made, seed=trainer.seed + seed, start=jobs[VANILLA][seed][number].key)
+        if copies is None:
             return made
-        learnt = len(copies.place) + copies.place[train]  # the copies of the samples
-        return replace(made, material=copies.material, y=copies.y, train=learnt)
+        return replace(made, material=copies.material, y=copies.y, train=len(copies.place) + copies.place[train])
 
-    jobs = {name: [job(training, seed) for seed in range(seeds)] for name, training in trainings.items()}
-    jobs = {BIASED_MODEL: biased, **jobs}
-    second = {name for name, training in trainings.items() if training.draws is not None}
-    candidates = {}
-    for stage, mine in (("controls", jobs.keys() - second), ("debiased", second)):
-        names = [name for name in jobs if name in mine]
-        said = iter(run_jobs([job for name in names for job in jobs[name]], trainer.folder, stage, trainer.workers))
-        for name in names:
-            found = [next(said) for _ in jobs[name]]
-            answers = np.stack([each.logits.argmax(1) for each in found])
-            candidates[name] = Candidate(answers, found[0].probability, tuple(each.key for each in jobs[name]))
-            if name == BIASED_MODEL:
-                misclassified = np.mean([each.probability for each in found], axis=0).argmax(1) != y[ask]
-    candidates = {name: candidates[name] for name in jobs}
-    return Evaluation(ask, y[ask], unit[ask], misclassified, candidates, whole.epochs * len(train), seeds)
+    for name, training in trainings.items():
+        jobs[name] = [[job(training, seed, number) for number in range(len(splits))] for seed in turns]
+    said: dict[str, Predictions] = {}
+    for stage, later in (("controls", False), ("debiased", True)):  # those that go on from others come later
+        mine = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
+        said |= zip(mine, run_jobs([*mine.values()], trainer.folder, stage, trainer.workers), strict=True)
+    candidates, rows = {}, np.concatenate([ask for _, ask in splits])
+    for name, by_seed in jobs.items():
+        logits = [np.concatenate([said[each.key].logits for each in by]) for by in by_seed]
+        chances = np.concatenate([said[each.key].probability for each in by_seed[0]])
+        keys = tuple(tuple(each.key for each in by) for by in by_seed)
+        candidates[name] = Candidate(np.stack([each.argmax(1) for each in logits]), chances, keys)
+    said_by_biased = [[said[key] for key in by] for by in biased] if BIASED_MODEL in jobs else []
+    mean = (
+        np.mean([np.concatenate([p.probability for p in by]) for by in said_by_biased], 0) if said_by_biased else None
+    )
+    misclassified = np.zeros(len(rows), bool) if mean is None else mean.argmax(1) != y[rows]
+    seen = whole.epochs * len(splits[0][0])
+    return Evaluation(rows, y[rows], unit[rows], misclassified, candidates, seen, seeds)

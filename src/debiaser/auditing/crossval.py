@@ -20,6 +20,7 @@ from multiprocessing import Pipe, active_children, get_context, parent_process, 
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import numpy as np
 import safetensors
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from debiaser.auditing.inputs import Material
+from debiaser.auditing.inputs import LINEAR, Material
 from debiaser.data.augment import Augmentation
 from debiaser.data.cache import load_arrays
 from debiaser.data.split import Split
@@ -38,7 +39,8 @@ from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.engine import steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
 from debiaser.learn.groups import balancing_weights
-from debiaser.learn.losses import Supervised, gce
+from debiaser.learn.last_layer import LogisticFit
+from debiaser.learn.losses import GroupDRO, Objective, Supervised, gce
 from debiaser.learn.recipe import Recipe, keep_freed_memory
 from debiaser.learn.sampler import ScoreSampler, effective_sample_size
 from debiaser.methods.task import Task
@@ -49,6 +51,7 @@ Vector = NDArray[np.float64]
 log = logging.getLogger("debiaser")
 ALPHA = 0.7  # of the biased model's GCE, as in PGD
 ENOUGH = 0.1  # share of the samples that draws by score should rest on
+LAST_LAYER = 50  # updates of a network that take as long as fitting a last layer
 AT_ONCE = 512  # samples per batch where nothing is learnt
 POLL = 0.2  # seconds between looks at the workers' progress
 
@@ -62,7 +65,9 @@ class Job:
 
     y: labels of all samples; weight: draws in proportion, one number per sample of `train`; alpha: GCE's exponent, None
     for cross-entropy; start: key of the job whose network it goes on from; averaged: the network's weights are their
-    mean over the last epoch.
+    mean over the last epoch. rule: how groups, one number per sample of `train`, are made equal: by `weight`,
+    "GroupDRO" or "balanced subsets". strength: only a last layer is fitted, with this inverse regularisation, on the
+    inputs, or on the features of the network `start`.
     """
 
     name: str
@@ -77,20 +82,25 @@ class Job:
     augment: Augmentation | None = None
     start: str | None = None
     averaged: bool = False
+    rule: str = "weight"
+    groups: Rows | None = None
+    strength: float | None = None
 
     @cached_property
     def key(self) -> str:
         """The name of its folder."""
         data = (str(self.material.array), self.material.classes, self.material.identity)
-        how = (self.recipe, self.seed, self.alpha, self.augment, self.start, self.averaged)
+        how = (self.recipe, self.seed, self.alpha, self.augment, self.start, self.averaged, self.rule, self.strength)
         digest = hashlib.blake2b(repr((self.name, data, how)).encode(), digest_size=10)
-        for array in (self.y, self.train, self.ask, self.weight):
+        for array in (self.y, self.train, self.ask, self.weight, self.groups):
             digest.update(b"none" if array is None else repr(array.shape).encode() + array.tobytes())
         return f"{self.name}-{digest.hexdigest()}"
 
     @property
     def steps(self) -> int:
-        """How many updates it takes."""
+        """How many updates it takes; a last layer counts as some."""
+        if self.strength is not None:
+            return LAST_LAYER
         return self.recipe.epochs * steps_in(len(self.train), self.recipe.batch_size)
 
 
@@ -117,6 +127,17 @@ class Predictions:
 def train_job(job: Job, folder: Path) -> None:
     """Train the job's network and keep it, and what it predicts, below this folder."""
     own, split = folder / job.key, Split(torch.from_numpy(job.y), job.material.read, job.material.classes)
+    model = train_network(job, folder, split) if job.strength is None else fit_last_layer(job, folder, split)
+    write_tensors(own / "model.safetensors", dict(model.state_dict()))
+    logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]
+    for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
+        logits.append(outputs.logits.float().numpy())
+        length.append(outputs.features.float().norm(dim=1).numpy())
+    write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
+
+
+def train_network(job: Job, folder: Path, split: Split) -> nn.Module:
+    """The job's network, trained on batches drawn by its weights."""
     start = None if job.start is None else folder / job.start
     training = Task(
         train=split.subset(torch.from_numpy(job.train)),
@@ -133,15 +154,36 @@ def train_job(job: Job, folder: Path) -> None:
             average.update_parameters(network)
 
     sampler = None if job.weight is None else ScoreSampler(job.weight, seed=training.seed)
-    model = training.fit(Supervised(network, gce(job.alpha)), job.name, sampler=sampler, after_step=after_step)
+    objective: Objective = Supervised(network, gce(job.alpha))
+    if job.rule == "GroupDRO" and job.groups is not None:
+        objective = GroupDRO(network, torch.from_numpy(job.groups))
+    model = training.fit(objective, job.name, sampler=sampler, after_step=after_step)
     if average:
         model.load_state_dict(average.module.state_dict())
-    write_tensors(own / "model.safetensors", dict(model.state_dict()))
-    logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]
-    for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
-        logits.append(outputs.logits.float().numpy())
-        length.append(outputs.features.float().norm(dim=1).numpy())
-    write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
+    return model
+
+
+def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
+    """A linear head on the inputs, or the network that the job starts from with its last layer fitted anew."""
+    material, train = job.material, split.subset(torch.from_numpy(job.train))
+    assert job.strength is not None
+    with task(job.name, job.steps) as advance:
+        if job.start is None:
+            model, features = material.linear_head(), np.asarray(material.inputs[job.train], np.float32)
+        else:
+            model = read_model(material, folder / job.start)
+            features = np.concatenate([each.features.float().numpy() for each in look(model, train.batches(AT_ONCE))])
+        fits = LogisticFit(features, job.y[job.train], len(material.classes), job.strength)
+        if job.groups is None or job.rule == "weight":
+            layer = fits.fit(job.weight)
+        else:
+            layer = (
+                fits.group_dro(job.groups) if job.rule == "GroupDRO" else fits.balanced_subsets(job.groups, job.seed)
+            )
+        last = cast(nn.Linear, model.fc)
+        last.weight.data, last.bias.data = map(torch.from_numpy, layer)
+        advance(job.steps)
+    return model.eval()
 
 
 def running_mean(mean: Tensor, value: Tensor, n: Tensor | int) -> Tensor:
@@ -164,8 +206,9 @@ def read_predictions(own: Path) -> Predictions | None:
 
 def read_model(material: Material, own: Path) -> nn.Module:
     """The network in a job's folder, in eval mode."""
-    model = material.new_net(0)
-    model.load_state_dict(read_tensors(own / "model.safetensors").tensors)
+    state = read_tensors(own / "model.safetensors").tensors
+    model = material.linear_head() if LINEAR.issuperset(state) else material.new_net(0)
+    model.load_state_dict(state)
     return model.eval()
 
 
@@ -348,13 +391,14 @@ class Trainer:
     ) -> list[Job]:
         """One job per fold: train on the others, predict it.
 
-        `weight`: (n,); `start`: keys of the jobs, by fold, whose networks these go on from.
+        `weight`: (n,), None for class-balanced draws; `start`: keys of the jobs, by fold, that these go on from.
         """
         jobs = []
         for fold in self.folds:
             train = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
             job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
-            drawn, before = None if weight is None else weight[train], None if start is None else start[fold]
+            drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
+            before = None if start is None else start[fold]
             jobs.append(replace(job, alpha=alpha, weight=drawn, start=before))
         return jobs
 
@@ -394,7 +438,7 @@ class Trainer:
 
 
 def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFold]:
-    """Models that learn what is easy: GCE, short, on clean inputs.
+    """Models that learn what is easy: GCE, short, on clean inputs, from class-balanced draws.
 
     The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
     the recipes that leaves them a tenth of the samples, else to the shortest.
@@ -411,6 +455,6 @@ def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFol
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:
     """Models that learn what they can from class-balanced draws."""
-    recipe, weight = trainer.recipe("plain", trainer.trained_on), trainer.balanced()
-    jobs = [trainer.fold_jobs("plain", recipe, seed, weight=weight) for seed in range(seeds)]
+    recipe = trainer.recipe("plain", trainer.trained_on)
+    jobs = [trainer.fold_jobs("plain", recipe, seed) for seed in range(seeds)]
     return trainer.out_of_fold("plain", jobs)

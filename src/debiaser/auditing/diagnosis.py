@@ -32,6 +32,7 @@ SURE = 0.8  # probability from which a sample is called mislabelled; under 1 - S
 TRAININGS = 2  # of the judging models: the second draws fewer of the samples that the first doubts
 KINDS = ("aligned", "conflicting", "mislabelled", "unsure")
 MOST = 600  # samples planted
+LISTED = 50  # likely label errors
 TOLERATED = 20.0  # percent of planted conflicts that may be called mislabelled before no kind is asserted
 UNNAMED = (
     "No property is named that the model follows, so a sample that goes against the shortcut cannot be told from a "
@@ -44,11 +45,12 @@ UNNAMED = (
 
 @dataclass(frozen=True)
 class Trouble:
-    """What was seen, why it matters, what to do."""
+    """What was seen, why it matters, what to do; degenerate: the biased model's scores mean nothing."""
 
     what: str
     why: str
     do: str
+    degenerate: bool = False
 
 
 def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
@@ -60,6 +62,11 @@ def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
     return float((recall.mean() - guess) / max(1 - guess, 1e-12))
 
 
+def degenerate(y: Rows, answers: Rows) -> bool:
+    """Whether a model is no better than naming one class, or almost never names a class where that is the label."""
+    return above_chance(answers == y, y) < WEAK or any((answers[y == k] == k).mean() < COLLAPSED for k in np.unique(y))
+
+
 def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], advice: str) -> list[Trouble]:
     """What is wrong with the biased and the plain model's answers; `advice`: how to get better inputs."""
     found = []
@@ -67,11 +74,11 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
     if above_chance(plain == y, y) < WEAK:
         what = "The plain model is hardly better than always naming one class."
         why = "What it is given cannot carry the task, so no finding about it means anything."
-        found.append(Trouble(what, why, advice))
+        found.append(Trouble(what, why, advice, degenerate=True))
     elif not learnt:
         what = "The biased model is hardly better than always naming one class."
         why = "It has learnt no shortcut, so samples cannot go against one."
-        found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
+        found.append(Trouble(what, why, "Train it longer: --epochs with a larger number.", degenerate=True))
     if errors < FEW:
         what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."
         why = "If a shortcut goes with the label everywhere, no sample in the data can show it."
@@ -83,7 +90,7 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
             what = f"The biased model almost never answers '{name}' where that is the label."
             why = "All samples of that class then look as if they went against the shortcut."
             do = "It may be too rare or too hard for so short a training: a larger --epochs, or merge it with another."
-            found.append(Trouble(what, why, do))
+            found.append(Trouble(what, why, do, degenerate=True))
     return found
 
 
@@ -176,6 +183,18 @@ def likelihoods(judge: Vector, biased: Vector, label: NDArray[np.int64]) -> tupl
 def posterior(noise: float, against: Vector, right: Vector) -> Vector:
     """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
     return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
+
+
+def label_errors(diagnosis: Diagnosis, y: Rows) -> Rows:
+    """At most LISTED samples whose label is likely wrong, the likeliest first: the judging models do not believe it.
+
+    Not checked by planted samples: a sample that goes against a shortcut that they learnt as well looks the same.
+    """
+    if diagnosis.judge is None:
+        return np.zeros(0, np.int64)
+    believed = np.nan_to_num(diagnosis.judge.probability)[np.arange(len(y)), y]
+    doubted = np.flatnonzero(diagnosis.misclassified & (believed < 1 - SURE) & (diagnosis.wrong > 0.5))
+    return np.asarray(doubted[np.lexsort((believed[doubted], -diagnosis.wrong[doubted]))][:LISTED])
 
 
 def name_kinds(inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wrong: Vector) -> NDArray[np.str_]:

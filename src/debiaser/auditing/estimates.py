@@ -68,7 +68,7 @@ def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimat
     return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {units:,} units")
 
 
-def binomial_interval(share: float, n: int) -> tuple[float, float]:
+def binomial_interval(share: float, n: float) -> tuple[float, float]:
     """The exact 95% interval (Clopper and Pearson) of a share seen in n trials; share * n need not be whole."""
     from scipy.stats import beta
 

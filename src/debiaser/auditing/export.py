@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser import __version__
-from debiaser.auditing.candidates import VANILLA, Evaluation
+from debiaser.auditing.candidates import CONTROLS, Evaluation, folder_name
 from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.groups import group_cells, group_names
-from debiaser.auditing.inputs import as_float, new_network
+from debiaser.auditing.inputs import LINEAR, as_float, new_network
 from debiaser.auditing.verdict import Examined
 from debiaser.data.images import Files, Images
 from debiaser.data.own.reading import READERS, find_input, is_image
@@ -34,21 +34,33 @@ MISCLASSIFIED = "samples that the biased model misclassifies"
 PARTS = ("before", "controls", "after")
 
 
-def export_model(folder: Path, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> None:
-    """The debiased model, or the control where debiasing did not help: model.safetensors, config.json, README.md.
+def export_models(folder: Path, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> Path:
+    """Every candidate below `models`, and the exported one as `model`; each model.safetensors, config.json, README.md.
 
-    evaluation.json beside the folder holds what it answered to every held-out sample: probabilities by id.
+    evaluation.json beside them holds what the exported one answered to every held-out sample: probabilities by id.
     """
+    for name in evaluation.candidates:
+        if name not in CONTROLS:
+            export_model(folder / "models" / folder_name(name), name, examined, evaluation, repair)
+    chosen = repair["exported"]
+    export_model(folder / "model", chosen, examined, evaluation, repair)
+    ids = [examined.subject.own.ids[row] for row in evaluation.rows]
+    answers = dict(zip(ids, evaluation.candidates[chosen].probability.round(8).tolist(), strict=True))
+    write_json(folder / "evaluation.json", answers)
+    return folder / "model"
+
+
+def export_model(folder: Path, name: str, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> None:
+    """One candidate, of the first seed: model.safetensors, config.json, README.md."""
     subject, material = examined.subject, examined.trainer.material
-    name = repair["chosen"] if repair["helped"] else VANILLA
-    candidate = evaluation.candidates[name]
-    model = read_model(material, examined.trainer.folder / candidate.keys[0])
-    write_tensors(folder / "model.safetensors", dict(model.state_dict()))
+    model = read_model(material, examined.trainer.folder / evaluation.candidates[name].keys[0][0])
+    state = dict(model.state_dict())
+    write_tensors(folder / "model.safetensors", state)
     config = {
         "format": FORMAT,
         "debiaser": __version__,
         "method": name,
-        "architecture": material.architecture,
+        "architecture": "linear" if LINEAR.issuperset(state) else material.architecture,
         "inputs": list(material.input_shape),
         "classes": list(material.classes),
         "kind": subject.own.kind,
@@ -62,9 +74,6 @@ def export_model(folder: Path, examined: Examined, evaluation: Evaluation, repai
     }
     write_json(folder / "config.json", config)
     write_text(folder / "README.md", card(config, examined, evaluation, repair))
-    ids = [subject.own.ids[row] for row in evaluation.rows]
-    answers = dict(zip(ids, candidate.probability.round(8).tolist(), strict=True))
-    write_json(folder.parent / "evaluation.json", answers)
 
 
 def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> str:
@@ -94,6 +103,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "## Evidence",
         "",
         repair["sentence"],
+        escaped(repair["export"]["sentence"]),
         "",
         f"This very model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
         "",

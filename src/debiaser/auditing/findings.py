@@ -1,6 +1,7 @@
 """What an audit found: the same for the page, for scripts and for Python."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,18 +16,20 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.auditing.candidates import VANILLA, Evaluation
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
+from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.groups import describe_groups
 from debiaser.auditing.inputs import Subject
+from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, choose_to_mark, marked_at_random
 from debiaser.auditing.slices import WHOLE, find_slices
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.verdict import Examined
 from debiaser.data.own.rows import first
-from debiaser.io import make_folder, numpy_stream, write_json, write_text
+from debiaser.io import make_folder, write_json, write_text
 from debiaser.learn.forward import call
 from debiaser.report.audit_page import MOST_SLICED, by_turns, write_audit_page
 
-LOOKS = 60  # samples, at random, that a person is asked to look at
+TO_MARK = 60  # samples that a person is asked to mark
 PER_CLASS = 12  # samples of each gallery
 MOST = 400  # images in all
 HEATS = 12
@@ -37,6 +40,7 @@ COLUMNS = (
     *("id", "path", "label", "predicted", "score", "probability", "rank"),
     *("p_conflicting", "p_mislabelled", "kind"),
 )
+TO_MARK_COLUMNS = ("id", "path", "label", "why", "content")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,7 @@ class Findings:
     Attributes:
         summary: everything that `audit --json` prints, and what the page shows beside it.
         rows: the columns of scores.csv, each (n,) in the order of the data; `score` is larger where a sample goes more
-            against the biased model, `kind` is aligned, conflicting, mislabelled or unsure.
+            against the biased model, `kind` is aligned, conflicting, mislabelled or unsure. And `content`, a digest.
         folder: where the page and the files are; None where no `out` was given.
 
     Example:
@@ -59,6 +63,14 @@ class Findings:
     summary: dict[str, Any]
     rows: dict[str, NDArray[Any]] = field(repr=False)
     folder: Path | None = None
+    next_to_mark: Callable[[int], pd.DataFrame] | None = field(default=None, repr=False)
+
+    def to_mark(self, n: int = TO_MARK) -> pd.DataFrame:
+        """The next samples worth a mark, most useful first: id, path, label, why (score or random) and content.
+
+        Give them back as a CSV with the columns id and mark: `audit(..., marks=path)`.
+        """
+        return pd.DataFrame(columns=TO_MARK_COLUMNS) if self.next_to_mark is None else self.next_to_mark(n)
 
     @property
     def verdict(self) -> str:
@@ -108,6 +120,7 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
     right = examined.biased.answer[pool] == y[pool]
     effective, place, swaps = examined.effective_rows, examined.place, examined.swaps
     trained = bool(examined.biased.keys)  # here, not by the person
+    asked, why = samples_to_mark(examined)
     untested, reliances = (swaps.untested, swaps.reliances) if isinstance(swaps, SwapTest) else ((), ())
     return {
         "source": own.source,
@@ -125,7 +138,7 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
             }
             for k, name in enumerate(own.classes)
         ],
-        "notes": [*own.notes, *remarks(examined, untested)],
+        "notes": [*own.notes, *examined.marks.notes, *remarks(examined, untested)],
         "choices": {**examined.subject.choices, "folds": str(len(examined.trainer.folds))} if trained else {},
         "unreadable": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind == "unreadable"],
         "left_out": [{"id": e.id, "reason": e.reason} for e in own.excluded if e.kind != "unreadable"],
@@ -138,9 +151,13 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
         },
         "conflicting_share": conflicting_share(examined).plain,
         "mislabelled_share": mislabelled_share(examined).plain,
+        "degenerate": examined.degenerate,
+        "label_errors": [int(each) for each in place[label_errors(diagnosis, y)]],
+        "probe": probe_of(examined),
         "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
         "planted": examined.controls.plain if examined.controls else None,
-        "looks": [int(each) for each in place[looks(examined)]],
+        "to_mark": [{"place": int(place[row]), "why": each} for row, each in zip(asked, why, strict=True)],
+        "marks": {"counts": examined.marks.counts, "notes": examined.marks.notes, "why_none": why_none(examined)},
         "effective_sample_size": effective.plain,
         "untested": list(untested),
         "views": [asdict(each) for each in reliances],
@@ -152,6 +169,16 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
         "page": None,
         "scores": None,
     }
+
+
+def probe_of(examined: Examined) -> dict[str, Any] | None:
+    """What the small network on the pixels can do and follows; None where there was none."""
+    probe, pool, own = examined.probe, examined.pool, examined.subject.own
+    if probe is None:
+        return None
+    right = probe.plain.answer[pool] == own.y.numpy()[pool]
+    views = [asdict(each) for each in probe.swaps.reliances] if isinstance(probe.swaps, SwapTest) else []
+    return {"network": "SimConv-1 on 64 px", "accuracy": share(right, own.unit[pool]).plain, "views": views}
 
 
 def known_groups(examined: Examined, column: str | None) -> dict[str, Any] | None:
@@ -170,6 +197,7 @@ def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]
     told = [f"Training by score would rest on {rests}."]
     told += [f"Not tested: {each['title']} ({each['reason']})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
+    told += [reason] if (reason := why_none(examined)) else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} images changed meanwhile and were grey from then on: {first([*changed])}")
     told += [WHOLE] if examined.subject.whole else []
@@ -200,15 +228,35 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
         "p_conflicting": np.where(misclassified, 1 - wrong, 0.0),
         "p_mislabelled": np.where(misclassified, wrong, 0.0),
         "kind": diagnosis.kind[pool].astype(object),
+        "content": np.array(own.contents or [""] * len(own), dtype=object)[pool],
     }
 
 
-# --- The share of samples that go against the shortcut: bounded above by planted ones, below by what a person saw
+# --- The next samples that a person should mark
 
 
-def looks(examined: Examined) -> Rows:
-    """Up to LOOKS of the samples that the biased model misclassifies, at random, the same for the same data."""
-    return np.sort(numpy_stream(examined.trainer.seed, "looks").permutation(misclassified_rows(examined))[:LOOKS])
+def samples_to_mark(examined: Examined, n: int = TO_MARK) -> tuple[Rows, list[str]]:
+    """Their numbers, and why each; none where the scores mean nothing."""
+    if why_none(examined):
+        return np.zeros(0, np.int64), []
+    marked, trainer = examined.marks.by_sample, examined.trainer
+    return choose_to_mark(trainer.y, examined.score, examined.pool, marked, n, trainer.seed)
+
+
+def why_none(examined: Examined) -> str:
+    """Why no sample is worth a mark; empty where some are."""
+    trouble = next((each for each in examined.troubles if each.degenerate), None)
+    return f"No samples are chosen for marks: {trouble.what[:1].lower()}{trouble.what[1:]}" if trouble else ""
+
+
+def to_mark_frame(examined: Examined, n: int) -> pd.DataFrame:
+    """The next samples to mark, as a table."""
+    rows, why = samples_to_mark(examined, n)
+    columns, place = rows_of(examined), examined.place[rows]
+    return pd.DataFrame({name: why if name == "why" else columns[name][place] for name in TO_MARK_COLUMNS})
+
+
+# --- The share of samples that go against the shortcut: what a person saw in random ones; else planted ones bound it
 
 
 def misclassified_rows(examined: Examined) -> Rows:
@@ -219,7 +267,9 @@ def misclassified_rows(examined: Examined) -> Rows:
 
 def conflicting_share(examined: Examined) -> Estimate:
     """From 0 to 1. Bias-conflicting samples are misclassified, and not called mislabelled, as often as planted ones:
-    that bounds them above. What a person marked, best in the random looks, bounds them below."""
+    that bounds them above. What a person marked bounds them below; marks of random samples, if enough, decide alone."""
+    if (seen := seen_share(examined)) is not None:
+        return seen
     n, misclassified = len(examined.pool), misclassified_rows(examined)
     diagnosis, controls = examined.diagnosis, examined.controls
     high, how = len(misclassified) / n, ["at most all samples that the biased model misclassifies"]
@@ -230,28 +280,41 @@ def conflicting_share(examined: Examined) -> Estimate:
         high = min(1.0, int(kept) / n / reached) if reached > 0 else 1.0
         how = [f"at most what planted samples allow, of which {controls.found.words()} are misclassified"]
     low = 0.0
-    if len(examined.confirmed):
-        low, words = lower_end(examined, misclassified)
-        how.append(words)
+    if CONFLICTING in examined.marks.counts:
+        confirmed = examined.diagnosis.kind[examined.confirmed] == CONFLICTING
+        low = int(confirmed.sum()) / n
+        how.append("at least the samples marked so")
     expected = float(np.where(diagnosis.misclassified, 1 - diagnosis.wrong, 0.0)[examined.pool].mean())
     high = max(high, low)
     value = float("nan") if diagnosis.abstains else float(np.clip(expected, low, high))  # no kinds, no point in between
     return Estimate(value, low, high, "; ".join(how))
 
 
-def lower_end(examined: Examined, misclassified: Rows) -> tuple[float, str]:
-    """The least share that the marks allow, and how it was found: every confirmed sample counts; the random looks, all
-    marked, stand for the rest."""
-    marks, n, seen = examined.diagnosis.kind, len(examined.pool), examined.confirmed
-    counted = int((marks[seen] == "conflicting").sum()) / n
-    drawn = looks(examined)
-    looked = drawn[np.isin(drawn, seen)]
-    if len(looked) < len(drawn) or not len(drawn):
-        return counted, f"at least the samples confirmed to ({len(looked)} of the {len(drawn)} random looks are marked)"
-    share = float((marks[looked] == "conflicting").mean())
-    units = len(np.unique(examined.subject.own.unit[looked]))  # ten looks at one unit are one look
-    projected = binomial_interval(share, units)[0] * len(misclassified) / n
-    return max(counted, projected), f"at least what {len(looked)} random looks show, {share:.0%} of them conflicting"
+def seen_share(examined: Examined) -> Estimate | None:
+    """The share of conflicting samples among those that were marked at random, classes weighted by their size.
+
+    With tags, a sample is conflicting if its tag is not the usual one of its class. None where too few are marked, or
+    where one tag is the usual one of all classes.
+    """
+    y, pool, marks = examined.trainer.y, examined.pool, examined.marks.by_sample
+    drawn = marked_at_random(y, pool, marks, examined.trainer.seed)
+    drawn = {k: rows for k, rows in drawn.items() if len(rows)}
+    count = sum(map(len, drawn.values()))
+    if count < FEW:
+        return None
+    told = {k: [marks[row] for row in rows.tolist()] for k, rows in drawn.items()}
+    usual = {k: Counter(mark for mark in each if mark not in MARKS).most_common(1) for k, each in told.items()}
+    tags = {k: each[0][0] for k, each in usual.items() if each}
+    if len(tags) > 1 and len(set(tags.values())) == 1:
+        return None
+    against = {k: [mark not in ("aligned", MISLABELLED, tags.get(k)) for mark in each] for k, each in told.items()}
+    size = np.array([(y[pool] == k).sum() for k in drawn], np.float64)
+    weight, numbers = size / size.sum(), np.array([len(each) for each in against.values()])
+    value = float(weight @ [np.mean(each) for each in against.values()])
+    units = len(np.unique(examined.subject.own.unit[np.concatenate(list(drawn.values()))]))  # ten of one unit are one
+    low, high = binomial_interval(value, units / count / float((weight**2 / numbers).sum()))
+    hits = sum(map(sum, against.values()))
+    return Estimate(value, low, high, f"{hits} of {count} samples that were marked at random, classes by their size")
 
 
 def mislabelled_share(examined: Examined) -> Estimate:
@@ -274,8 +337,8 @@ def mislabelled_share(examined: Examined) -> Estimate:
 
 
 def choose(examined: Examined, slices: Sequence[dict[str, Any]] = ()) -> tuple[Rows, Rows]:
-    """The samples to show, most and least against the shortcut in every class, likely mislabelled, looks, and those of
-    slices; and those where the models' looks are drawn."""
+    """The samples to show, most and least against the shortcut in every class, likely mislabelled, to mark, and those
+    of slices; and those where the models' looks are drawn."""
     y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
     kind = examined.diagnosis.kind
     inside = np.flatnonzero(answer >= 0)
@@ -288,9 +351,10 @@ def choose(examined: Examined, slices: Sequence[dict[str, Any]] = ()) -> tuple[R
         against = mine[answer[mine] != k][:each]
         galleries += [against, mine[::-1][:each]]
     wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
+    wrong = wrong if len(wrong) else label_errors(examined.diagnosis, y)[: 2 * PER_CLASS]
     against = order[answer[order] != y[order]]
     sliced = examined.pool[by_turns(each["places"] for each in slices)[:MOST_SLICED]]
-    shown = [*galleries, wrong, order[:PER_CLASS], looks(examined), sliced]
+    shown = [*galleries, wrong, order[:PER_CLASS], samples_to_mark(examined)[0], sliced]
     return np.unique(np.concatenate(shown)), against[:HEATS]
 
 
@@ -319,9 +383,9 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
 
 
-# --- The folder of an audit: scores.csv, weights.csv, audit.json, and the page with the samples that it shows
+# --- The folder of an audit: scores.csv, weights.csv, to_mark.csv, audit.json, and the page with the samples shown
 
-SIDE = 160  # pixels of an image on the page, at most
+SIDE, LARGE = 160, 320  # pixels of an image on the page, at most; of one to mark
 AROUND = 180  # characters of a text that show a swap
 STRIPS = 3  # swaps that are shown of each view
 
@@ -344,28 +408,46 @@ def write_audit(
     write_text(folder / "scores.csv", scores + lines)
     weights = pd.DataFrame({"id": findings.rows["id"], "probability": examined.weight()[examined.pool]})
     write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
+    asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
+    write_text(folder / "to_mark.csv", asked.to_csv(**plain))
     write_json(folder / "audit.json", findings.summary)
     slices = findings.summary["slices"]
     samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)
     swaps = {} if "images" in redact else shown_swaps(examined)
-    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact)
+    marked = marks_of(examined)
+    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact, marked)
+
+
+def marks_of(examined: Examined) -> list[dict[str, Any]]:
+    """What is marked so far: the lines of a marks file, and `place` in scores.csv (-1 for held-out samples)."""
+    own, place, y = examined.subject.own, examined.place, examined.trainer.y
+    return [
+        {"place": int(place[row]), "id": own.ids[row], "mark": mark, "label": own.classes[y[row]]}
+        | {"content": own.contents[row] if own.contents else ""}
+        for row, mark in examined.marks.by_sample.items()
+    ]
 
 
 def shown_samples(
     examined: Examined, evaluation: Evaluation | None, slices: Sequence[dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """By their place in scores.csv the images or texts to show, what the biased model says, and where models look."""
+    """By their place in scores.csv the images or texts to show, what the models say, and where they look."""
     subject, trainer, kind = examined.subject, examined.trainer, examined.subject.own.kind
     rows, looked = choose(examined, slices)
     contents = subject.read(torch.from_numpy(rows))
     samples = [
-        {kind: content, "easy": examined.biased.probability[row]}
+        {kind: content, "easy": examined.biased.probability[row], "plain": examined.plain.probability[row]}
         for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
     ]
     debiased = None
     if evaluation is not None and evaluation.chosen != VANILLA:
-        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0])
+        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0][0])
     at = {int(row): number for number, row in enumerate(rows)}
+    if kind == "image":  # those to mark as large as a person needs them, not as the model gets them
+        asked, own = samples_to_mark(examined)[0], subject.own
+        large = own.inputs.read(torch.from_numpy(asked), min(LARGE, max(own.inputs.largest_side, subject.size)))
+        for row, image in zip(asked.tolist(), large.permute(0, 2, 3, 1).contiguous().numpy(), strict=True):
+            samples[at[row]]["image"] = image
     for row in looked.tolist() if examined.biased.keys else ():
         key = examined.biased.keys[0][trainer.fold[row]]  # of the model that never saw this sample
         easy = read_model(trainer.material, trainer.folder / key)

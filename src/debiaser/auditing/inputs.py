@@ -1,6 +1,7 @@
 """From a person's samples to what models train on: the pixels themselves, or features of a frozen encoder."""
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from debiaser.methods.debias import as_split
 
 SLACK = 1e-3  # by which rounding may leave the range of colours
 LARGEST = 64  # pixels: up to here a small network learns from the pixels themselves
+LINEAR = frozenset({"fc.weight", "fc.bias"})  # all that a linear head holds
 SMALLEST = 28  # pixels of a side: SimConv-1 needs 25
 IMAGES, TEXTS = 64, 256  # read at a time
 
@@ -137,6 +139,10 @@ class Material:
         """A fresh network for these inputs."""
         return new_network(self.architecture, self.input_shape, len(self.classes), seed)
 
+    def linear_head(self) -> nn.Module:
+        """A linear layer on the features."""
+        return new_network("linear", self.input_shape, len(self.classes), 0)
+
     @property
     def augment(self) -> Augmentation | None:
         """What pixels are varied by in training; features and what a whole network reads cannot be."""
@@ -181,6 +187,8 @@ def new_network(
     architecture: str, inputs: tuple[int, ...], classes: int, seed: int, encoder: Encoder | None = None
 ) -> nn.Module:
     """A fresh network of this name for inputs of this shape; "finetuned" is the encoder with a fresh last layer."""
+    if architecture == "linear":
+        return nn.Sequential(OrderedDict(fc=nn.Linear(inputs[0], classes)))
     if architecture not in ("mlp", "finetuned"):
         return new_net(architecture, classes, seed)
     with torch.random.fork_rng(devices=[]):

@@ -1,12 +1,14 @@
-"""Which candidate to take when nobody can say which samples go against the shortcut, and the proof that it is better.
+"""Which candidate to take, and the proof that it is better.
 
-One is selected on validation samples, half by the accuracy on the worst class, half by the accuracy on samples that
-were given the named property of another class; without a named property, by the worst class alone. Towards vanilla by
-the one-standard-error rule. Then it is compared with vanilla on held-out samples, and priced.
+One is selected on samples that its models never saw, pooled over folds. Where groups are known or were propagated from
+marks, by the accuracy of the worst group. Else, where a property is named, half by the worst class and half by samples
+that were given that property of another class. Else by the mean over cells (class x misclassified by the biased model),
+and only by as much as the same candidate does not also gain in a null world, in which there is nothing to be gained.
+Then it is compared with vanilla on held-out samples, and priced.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,81 +19,162 @@ from numpy.typing import NDArray
 from debiaser.auditing.candidates import (
     AUGMENTED,
     CONTROLS,
-    MAX_COST,
+    REGULARISATION,
     VANILLA,
     Evaluation,
+    Splits,
+    Training,
+    World,
     candidate_trainings,
+    folder_name,
     train_candidates,
+    world_of,
 )
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.findings import conflicting_share
 from debiaser.auditing.groups import FEWEST, group_cells, group_names
-from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
+from debiaser.auditing.propagation import Groups
+from debiaser.auditing.swap_test import BATCH, LEVEL, SwapTest, swap_answers
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
 from debiaser.data.own import OwnData
+from debiaser.errors import Misuse
 from debiaser.io import numpy_stream
 from debiaser.progress import track
 from debiaser.report.tables import signed, with_interval
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
-MOST = 1000  # validation samples that are planted
+MOST = 1000  # samples that are planted
+ASKED_AFTER = 3  # properties that a candidate is asked about again
+NULL_WORLDS, TRIED = 3, 3  # draws of the null world, and candidates that are held against it
 ON_MISCLASSIFIED = "samples that the biased model misclassifies"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 
 
 def select_and_prove(
-    examined: Examined, train: Rows, valid: Rows, held_out: Rows, seeds: int, max_cost: float
+    examined: Examined, groups: Groups | None, seeds: int, max_cost: float | None, export: str | None
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """The evaluation on held-out samples, its candidate chosen on validation ones, and what `debias` adds to an audit.
+    """The evaluation on held-out samples, its candidate chosen on others, and what `debias` adds to an audit.
 
-    Once the choice is made validation samples are to be learnt from like the others: everything is trained again.
+    Once the choice is made all samples but the held-out ones are learnt from: everything is trained again.
     """
-    own, trainer, view = examined.subject.own, examined.trainer, examined.named
-    trainings = candidate_trainings(examined)
-    validation = train_candidates(trainer, train, valid, trainings, own.unit, seeds)
-    planted = plant_validation(examined, validation, view) if view else None
-    choice = choose_model(validation, planted, max_cost, trainer.seed)
-    if examined.subject.whole:  # what costs hours is trained again only where it is compared
-        trainings = {name: trainings[name] for name in (VANILLA, choice.rival)}
-    evaluation = train_candidates(trainer, np.union1d(train, valid), held_out, trainings, own.unit, seeds)
+    own, trainer = examined.subject.own, examined.trainer
+    train, valid, held_out = (own.rows(part).numpy() for part in ("train", "valid", "test"))
+    world, of = world_of(examined), None if groups is None else groups.of(trainer.y)
+    splits: Splits = [(train, valid)]
+    if not examined.subject.whole:  # what costs hours is trained once
+        splits = [
+            (trainer.rows[trainer.fold[trainer.rows] != k], np.flatnonzero(trainer.fold == k)) for k in trainer.folds
+        ]
+    strength = best_regularisation(examined, world, splits)
+    trainings = candidate_trainings(examined, world, of, strength)
+    wanted = find_candidate(export, trainings)
+    validation = evaluate(examined, splits, trainings, world, 1)
+    planted = plant_validation(examined, validation, examined.named) if examined.named and of is None else None
+
+    def gain_in_null_worlds(name: str) -> Vector:
+        return null_gains(examined, world, splits, name, strength)
+
+    choice = choose_model(validation, of, planted, gain_in_null_worlds, max_cost, trainer.seed, groups)
+    if examined.subject.whole:
+        trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
+    evaluation = train_candidates(trainer, [(np.union1d(train, valid), held_out)], trainings, own.unit, seeds)
     evaluation = replace(evaluation, chosen=choice.chosen)
-    more = report_evaluation(evaluation, choice.rival, own, max_cost)
-    paid = price(evaluation, choice.rival, trainer.seed)
+    more = report_evaluation(evaluation, choice.rival, own, of, max_cost)
+    paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
         paid["sentence"] = (
             f"{paid['sentence'][:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%."
         )
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
-    more["repair"] |= {"selection": choice.plain, "price": paid, "views_after": after}
-    return evaluation, {**more, "selection": choice.plain, "price": paid}
+    exported = wanted or (choice.chosen if more["kept"] else VANILLA)
+    told = told_export(exported, wanted is not None, choice, groups)
+    facts = {"selection": choice.plain, "price": paid, "exported": exported}
+    more["repair"] |= {**facts, "views_after": after, "export": told}
+    return evaluation, {**more, **facts}
+
+
+def find_candidate(name: str | None, trainings: dict[str, Training]) -> str | None:
+    """The candidate that a person wants exported, by its name or its folder's."""
+    if name is None:
+        return None
+    for known in trainings:
+        if name in (known, folder_name(known)):
+            return known
+    raise Misuse(f"there is no candidate '{name}' to export; there are: {', '.join(map(folder_name, trainings))}")
+
+
+def evaluate(
+    examined: Examined, splits: Splits, trainings: dict[str, Training], world: World, seeds: int
+) -> Evaluation:
+    """Candidates on samples that they never saw; `misclassified` by the biased models of the audit, out of fold."""
+    trainer = replace(examined.trainer, y=world.y)
+    biased = examined.biased.keys if len(splits) > 1 else None
+    found = train_candidates(trainer, splits, trainings, examined.subject.own.unit, seeds, biased)
+    return replace(found, misclassified=world.misclassified[found.rows])
+
+
+def best_regularisation(examined: Examined, world: World, splits: Splits) -> float:
+    """The inverse strength at which a linear head is best on samples it never saw, all classes counting alike; the
+    smallest within one standard error of the best."""
+    if examined.trainer.material.architecture != "mlp":
+        return REGULARISATION[1]
+    trainings = {str(each): Training(world.equal(world.y), strength=each) for each in REGULARISATION}
+    found = evaluate(examined, splits, trainings, world, 1)
+    cells = cells_of(found, found.labels)
+    full, drawn = resampled(found, list(trainings), cells, None, np.mean, examined.trainer.seed)
+    return REGULARISATION[simplest_of_best(drawn, full, range(len(full)))]
+
+
+def null_gains(examined: Examined, world: World, splits: Splits, name: str, strength: float) -> Vector:
+    """(NULL_WORLDS,) what this candidate gains over vanilla, in mean cell accuracy, where nothing is to be gained."""
+    gains = []
+    for number in range(NULL_WORLDS):
+        other = world.null(numpy_stream(examined.trainer.seed, "null world", number))
+        every = candidate_trainings(examined, other, None, strength)
+        found = evaluate(examined, splits, {each: every[each] for each in (VANILLA, name)}, other, 1)
+        mean = [cell_accuracies(found.right(each), cells_of(found)).mean() for each in (VANILLA, name)]
+        gains.append(100 * (mean[1] - mean[0]))
+    return np.array(gains)
 
 
 def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Sequence[Any]:
-    """How far this candidate's first seed follows each property, asked on validation samples."""
-    if not isinstance(examined.swaps, SwapTest):
+    """How far this candidate follows what the plain model follows most, asked on samples that it never saw."""
+    if not isinstance(examined.swaps, SwapTest) or name == VANILLA:
         return ()
+    followed = [each.name for each in examined.swaps.reliances if each.p <= LEVEL][:ASKED_AFTER]
+    views = [view for view in examined.views if view.name in followed]
     trainer, candidate = examined.trainer, validation.candidates[name]
-    model = read_model(trainer.material, trainer.folder / candidate.keys[0])
-    answers = np.full(len(examined.pool), -1)
+    models = [read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]
+    answers, fold = np.full(len(examined.pool), -1), fold_of(examined, validation, len(models))
     answers[examined.place[validation.rows]] = candidate.answers[0]
 
-    def answer(_: torch.Tensor, inputs: Any) -> torch.Tensor:
-        return torch.from_numpy(probabilities(model, examined.subject.enter(inputs)).argmax(1))
+    def answer(rows: torch.Tensor, inputs: Any) -> torch.Tensor:
+        entered, of = examined.subject.enter(inputs), fold[examined.pool[rows.numpy()]]
+        said = np.zeros(len(rows), np.int64)
+        for number in np.unique(of):
+            said[of == number] = probabilities(models[number], entered[torch.from_numpy(of == number)]).argmax(1)
+        return torch.from_numpy(said)
 
-    test = swap_answers(examined.subject, trainer, examined.views, answers, answer)
+    test = swap_answers(examined.subject, trainer, views, answers, answer) if views else None
     return test.reliances if isinstance(test, SwapTest) else ()
 
 
-# --- Selection on validation samples
+def fold_of(examined: Examined, validation: Evaluation, models: int) -> Rows:
+    """(n,) which of a candidate's models never saw a sample; -1 where all did."""
+    fold = np.full(len(examined.trainer.y), -1)
+    fold[validation.rows] = examined.trainer.fold[validation.rows] if models > 1 else 0
+    return fold
+
+
+# --- Selection on samples that no model saw
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedAnswers:
-    """Validation samples, by their places in the evaluation, that took a property of another class: right (s, p) by
-    candidate."""
+    """Samples, by their places in the evaluation, that took a property of another class: right (s, p) by candidate."""
 
     title: str
     places: Rows
@@ -100,22 +183,23 @@ class PlantedAnswers:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that was chosen, the one that would have been were no cost too high, every candidate's numbers in
-    percent, and the sentence that says why."""
+    """The candidate that was chosen, the one that would have been without a veto, what candidates were compared by,
+    every candidate's numbers in percent, and the sentence that says why."""
 
     chosen: str
     at_any_cost: str
+    by: str
     candidates: tuple[dict[str, Any], ...]
     sentence: str
 
     @property
     def rival(self) -> str:
-        """What vanilla is compared with: the chosen one, else the one chosen at any cost, else the best debiased."""
+        """What vanilla is compared with: the chosen one, else the one chosen without a veto, else the best debiased."""
         for name in (self.chosen, self.at_any_cost):
             if name != VANILLA:
                 return name
         others = [each for each in self.candidates if each["name"] not in (VANILLA, AUGMENTED)]
-        return str(max(others, key=lambda each: each["criterion"])["name"])
+        return str(max(others, key=lambda each: each["criterion"])["name"]) if others else VANILLA
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -123,7 +207,7 @@ class Choice:
 
 
 def plant_validation(examined: Examined, validation: Evaluation, view: View) -> PlantedAnswers | None:
-    """What every candidate answers to bias-aligned validation samples that take this property of another class."""
+    """What every candidate answers to bias-aligned samples that take this property of another class."""
     trainer, subject, labels = examined.trainer, examined.subject, validation.labels
     stream = numpy_stream(trainer.seed, "planted", "validation")
     places = np.sort(stream.permutation(np.flatnonzero(~validation.misclassified))[:MOST])
@@ -136,60 +220,161 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
         mine = np.flatnonzero(labels == others[stream.integers(len(others))])
         donors[number] = mine[stream.integers(len(mine))]
     models = {
-        name: [read_model(trainer.material, trainer.folder / key) for key in each.keys]
+        name: [[read_model(trainer.material, trainer.folder / key) for key in by] for by in each.keys]
         for name, each in validation.candidates.items()
     }
     right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in models}
+    fold = fold_of(examined, validation, len(next(iter(models.values()))[0]))
     for start in track(range(0, len(places), BATCH), "planted samples"):
         rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
         x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         for name, networks in models.items():
-            said = [probabilities(each, entered).argmax(1) for each in networks]
-            right[name].append(np.stack(said) == trainer.y[rows])
+            said = np.zeros((len(networks), len(rows)), np.int64)
+            for number in np.unique(fold[rows]):
+                mine = fold[rows] == number
+                for seed, by in enumerate(networks):
+                    said[seed, mine] = probabilities(by[number], entered[torch.from_numpy(mine)]).argmax(1)
+            right[name].append(said == trainer.y[rows])
     return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
 
 
-def choose_model(validation: Evaluation, planted: PlantedAnswers | None, max_cost: float, seed: int = 0) -> Choice:
-    """The simplest candidate within one standard error of the best that costs at most `max_cost` points of accuracy."""
+def cells_of(evaluation: Evaluation, cell: Rows | None = None) -> list[NDArray[np.bool_]]:
+    """The samples (m,) of every cell that is not too small: class x misclassified by the biased model, or as given."""
+    number = 2 * evaluation.labels + evaluation.misclassified if cell is None else cell
+    found = [number == each for each in np.unique(number)]
+    large = [each for each in found if each.sum() >= FEWEST]
+    return large or found
+
+
+def cell_accuracies(right: NDArray[np.bool_], cells: Sequence[NDArray[np.bool_]]) -> Vector:
+    """(c,) the accuracy of answers (s, m) in each cell."""
+    return np.array([right[:, cell].mean() for cell in cells])
+
+
+def resampled(
+    evaluation: Evaluation,
+    names: Sequence[str],
+    cells: Sequence[NDArray[np.bool_]],
+    planted: PlantedAnswers | None,
+    reduce: Callable[..., Any],
+    seed: int,
+) -> tuple[list[float], Vector]:
+    """(c,) the criterion in percent on all samples, and (c, draws) over bootstrap samples of units, the same for all.
+
+    reduce: of the accuracies of the cells; with planted samples, half of the criterion is the accuracy on these.
+    """
+    drawn, full = list[Vector](), list[Vector]()
+    for name in names:
+        right = evaluation.right(name).mean(0)
+        parts = [(cell.astype(np.float64), cell * right) for cell in cells]
+        if planted is not None:
+            moved = np.zeros((2, len(right)))
+            moved[0, planted.places], moved[1, planted.places] = 1.0, planted.right[name].mean(0)
+            parts.append((moved[0], moved[1]))
+        columns = np.stack([each for part in parts for each in part], 1)
+        again = resampled_means(columns, evaluation.unit, seed)
+        for means, into in ((columns.mean(0, keepdims=True), full), (again, drawn)):
+            accuracy = means[:, 1::2] / np.maximum(means[:, ::2], 1e-12)
+            accuracy = np.where(means[:, ::2] > 0, accuracy, np.nan)
+            value = reduce(np.nan_to_num(accuracy[:, : len(cells)], nan=1.0), axis=1)
+            value = value if planted is None else (value + np.nan_to_num(accuracy[:, -1])) / 2
+            into.append(100 * value)
+    return [float(each[0]) for each in full], np.stack(drawn)
+
+
+def choose_model(
+    validation: Evaluation,
+    groups: Rows | None,
+    planted: PlantedAnswers | None,
+    null: Callable[[str], Vector],
+    max_cost: float | None,
+    seed: int = 0,
+    known: Groups | None = None,
+) -> Choice:
+    """The candidate to take, by the rule for what is known: groups (n,), planted samples, or nothing."""
     names = [name for name in validation.candidates if name not in CONTROLS]
-    drawn, full = resampled_criteria(validation, planted, names, seed)
+    of = None if groups is None else groups[validation.rows]
+    by_class = cells_of(validation, validation.labels)
+    cells = by_class if planted else cells_of(validation, of)
+    full, drawn = resampled(validation, names, cells, planted, np.mean if of is None and not planted else np.min, seed)
+    chance = 1 / len(np.unique(validation.labels))
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
-    cost = {name: overall[VANILLA] - overall[name] for name in names}
-    vetoed = {name: cost[name] > max_cost for name in names}
+    worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
+    reasons = {name: veto(name, overall, worst, chance, max_cost, planted) for name in names}
+    allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
     everyone = range(len(names))
-    chosen, at_any_cost = (
-        names[simplest_of_best(drawn, full, allowed)]
-        for allowed in ([number for number in everyone if not vetoed[names[number]]], everyone)
-    )
-    classes = [validation.labels == label for label in np.unique(validation.labels)]
-    by_sample = {name: validation.right(name).mean(0) for name in names}
+    beyond = ""
+    if of is not None:
+        chosen, free = (max(numbers, key=lambda number: full[number]) for numbers in (allowed, everyone))
+        by = f"the worst of {len(cells)} groups ({known.source})" if known else f"the worst of {len(cells)} groups"
+    elif planted is not None:
+        chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
+        by = f"half the worst class, half {len(planted.places):,} samples given the {planted.title} of another class"
+    else:
+        chosen, beyond = beyond_null(names, allowed, full, drawn, null)
+        free = simplest_of_best(drawn, full, allowed)
+        by = "the mean over cells (class x misclassified by the biased model), beyond the null world"
     rows = [
         {
             "name": name,
             "criterion": full[number],
             "error": float(drawn[number].std()),
-            "worst_class": 100 * float(min(by_sample[name][mine].mean() for mine in classes)),
+            "worst_class": 100 * worst[name],
             "planted": None if planted is None else 100 * float(planted.right[name].mean()),
             "overall": overall[name],
-            "vetoed": vetoed[name],
+            "vetoed": bool(reasons[name]) and name != VANILLA,
         }
         for number, name in enumerate(names)
     ]
-    by = "by the worst class alone, since no property is named"
-    if planted:
-        by = f"half by the worst class, half by {len(planted.places):,} of them that were given the {planted.title} of "
-        by += "another class"
-    beside = f"; {VANILLA} {full[names.index(VANILLA)]:.1f}" if chosen != VANILLA else ""
-    value = f"{full[names.index(chosen)]:.1f}{beside}"
-    told = f"Chosen on {len(validation.rows):,} validation samples, {by}: {chosen} ({value})"
-    told += ", the simplest within one standard error of the best."
-    if any(vetoed.values()):
-        out = ", ".join(f"{name} ({cost[name]:.1f})" for name in names if vetoed[name])
-        told += f" Out, for costing more than {max_cost:g} points of validation accuracy: {out}."
-    if at_any_cost != chosen and vetoed[at_any_cost]:
-        told += f" At any cost it would have been {at_any_cost}: --max-cost {math.ceil(cost[at_any_cost])} allows it."
-    return Choice(chosen, at_any_cost, tuple(rows), told)
+    beside = f"; {VANILLA} {full[names.index(VANILLA)]:.1f}" if names[chosen] != VANILLA else ""
+    told = f"Chosen on {len(validation.rows):,} samples that the models never saw, by {by}: {names[chosen]} "
+    told += f"({full[chosen]:.1f}{beside}).{beyond}"
+    out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
+    told += f" Out: {', '.join(out)}." if out else ""
+    return Choice(names[chosen], names[free], by, tuple(rows), told)
+
+
+def veto(
+    name: str,
+    overall: dict[str, float],
+    worst: dict[str, float],
+    chance: float,
+    max_cost: float | None,
+    planted: PlantedAnswers | None,
+) -> str:
+    """Why a candidate may not be chosen; empty where it may.
+
+    With planted samples it must be better than vanilla in a field where the property tells nothing of the label.
+    """
+    cost = overall[VANILLA] - overall[name]
+    if worst[name] < min(chance, worst[VANILLA]):
+        return "below chance in a class"
+    if max_cost is not None and cost > max_cost:
+        return f"costs {cost:.1f} points of accuracy, more than {max_cost:g}: --max-cost {math.ceil(cost)} allows it"
+    if planted is not None and name != VANILLA:
+        gain = 100 * float(planted.right[name].mean() - planted.right[VANILLA].mean())
+        if break_even(cost, gain) > 100 * (1 - chance):
+            return "better only where nearly all cases go against the shortcut"
+    return ""
+
+
+def beyond_null(
+    names: Sequence[str], allowed: Sequence[int], full: Sequence[float], drawn: Vector, null: Callable[[str], Vector]
+) -> tuple[int, str]:
+    """The best candidate whose gain over vanilla is beyond what it gains in null worlds by a standard error, else
+    vanilla; and what the null worlds said."""
+    vanilla, told = names.index(VANILLA), []
+    gains = {number: full[number] - full[vanilla] for number in allowed if number != vanilla}
+    error = {number: float((drawn[number] - drawn[vanilla]).std()) for number in gains}
+    hopeful = [number for number in gains if gains[number] > error[number]]
+    for number in sorted(hopeful, key=lambda each: -gains[each])[:TRIED]:
+        there = null(names[number])
+        spread = float(np.hypot(error[number], there.std(ddof=1)))
+        told.append(f"{names[number]} gains {gains[number]:.1f} points here and {there.mean():.1f} in a null world")
+        if gains[number] - there.mean() > spread:
+            return number, f" {told[-1]}."
+    return vanilla, f" {'; '.join(told)}: not enough beyond it." if told else ""
 
 
 def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int]) -> int:
@@ -199,63 +384,75 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     return next(within)
 
 
-def resampled_criteria(
-    evaluation: Evaluation, planted: PlantedAnswers | None, names: Sequence[str], seed: int
-) -> tuple[Vector, list[float]]:
-    """(c, draws) the criterion in percent over bootstrap samples of units and seeds, the same for all candidates, and
-    (c,) on all samples."""
-    drawn, full, seeds, labels = [], [], evaluation.seeds, evaluation.labels
-    for name in names:
-        # for each class, then for the planted samples: which these are, and by seed whether they are right
-        right = evaluation.right(name).astype(np.float64)
-        parts = [np.vstack([mine, right * mine]) for mine in (labels == k for k in np.unique(labels))]
-        if planted is not None:
-            moved = np.zeros((1 + seeds, len(labels)))
-            moved[0, planted.places], moved[1:, planted.places] = 1.0, planted.right[name]
-            parts.append(moved)
-        columns = np.concatenate(parts).T
-        again = resampled_means(columns, evaluation.unit, seed)
-        drawn.append(criterion(again, planted is not None, resampled_seeds(seeds, len(again), seed)))
-        mean = columns.mean(0, keepdims=True)
-        full.append(float(criterion(mean, planted is not None, np.full((1, seeds), 1 / seeds))[0]))
-    return np.stack(drawn), full
-
-
-def criterion(means: Vector, planted: bool, turns: Vector) -> Vector:
-    """(b,) in percent, from means of the columns (b, c) and shares of the seeds (b, s)."""
-    parts = means.reshape(len(means), -1, 1 + turns.shape[1])
-    accuracy = (parts[..., 1:] * turns[:, None]).sum(2) / np.maximum(parts[..., 0], 1e-12)
-    accuracy = np.where(parts[..., 0] > 0, accuracy, 1.0)  # a class that a sample does not hold is not its worst
-    if not planted:
-        return np.asarray(100 * accuracy.min(1))
-    return np.asarray(50 * accuracy[:, :-1].min(1) + 50 * accuracy[:, -1])
-
-
 # --- Proof on held-out samples
 
 
-def report_evaluation(evaluation: Evaluation, rival: str, own: OwnData, max_cost: float) -> dict[str, Any]:
+def report_evaluation(
+    evaluation: Evaluation, rival: str, own: OwnData, groups: Rows | None, max_cost: float | None
+) -> dict[str, Any]:
     """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
 
-    The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen.
+    The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
+    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` unless it harmed there.
     """
+    of = None if groups is None else groups[evaluation.rows]
     group = None if own.group is None else group_names(own.group)[evaluation.rows]
     told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
     everywhere = np.ones(len(evaluation.rows), bool)
+    cells, kind = cells_of(evaluation, of), "cells" if of is None else "groups"
     for name, each in told.items():
         each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
-    overall = told[rival]["minus_vanilla"]
+        each["worst_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).min())
+        each["mean_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).mean())
+    overall = difference(evaluation, rival, everywhere)
     misclassified = difference(evaluation, rival, evaluation.misclassified)
-    helped, words = judge_change(overall, misclassified, max_cost)
+    cell_change = cell_difference(evaluation, rival, cells)
+    helped, words = judge_change(overall, misclassified, cell_change, kind)
+    kept = evaluation.chosen != VANILLA and cell_change["difference"] >= 0
     if evaluation.chosen == VANILLA:
-        changed = changes_in_words(overall, misclassified)
+        changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
-    before, after = told.pop(VANILLA), told.pop(rival)
-    test = {**overall, "on": "all held-out samples", "easy_misses": misclassified}
-    facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped}
+    if rival == VANILLA:
+        words = "There is no candidate but vanilla: the biased model tells nothing of single samples; mark some (--marks)."
+    before = told.pop(VANILLA)
+    after = told.pop(rival, before)
+    test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
+    facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped, "kept": kept}
     sides = {"before": {VANILLA: before}, "after": {rival: after}}
     how = {"seeds": evaluation.seeds, "samples_seen": evaluation.samples_seen, "chosen": evaluation.chosen}
-    return {**facts, "repair": {**facts, **sides, "sentence": words, **how, "cost": None}}
+    return {**facts, "repair": {**facts, **sides, "sentence": words, **how, "cost": max_cost}}
+
+
+def cell_difference(
+    evaluation: Evaluation, name: str, cells: Sequence[NDArray[np.bool_]], seed: int = 0
+) -> dict[str, Any]:
+    """Candidate minus vanilla in the mean and in the worst over cells, in points, with an interval over units."""
+    units = len(np.unique(evaluation.unit))
+    means, worst = ([resampled(evaluation, (VANILLA, name), cells, None, each, seed)] for each in (np.mean, np.min))
+    (full, drawn), (lowest, _) = means[0], worst[0]
+    found = {"difference": full[1] - full[0], "interval": [None, None], "worst": [lowest[0], lowest[1]], "units": units}
+    if units < FEWEST_UNITS:
+        return found
+    low, high = np.percentile(drawn[1] - drawn[0], [2.5, 97.5])
+    return {**found, "interval": [float(low), float(high)]}
+
+
+def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:
+    """Which model was exported, why, and what would change that."""
+    folder = folder_name(choice.rival)
+    if wanted:
+        why, change = "you asked for it with --export", "leave --export out to take the chosen one"
+    elif exported != VANILLA:
+        why = f"it was chosen by {choice.by}, and held-out samples do not speak against it"
+        change = f"--export {folder_name(VANILLA)} takes vanilla instead"
+    elif choice.chosen != VANILLA:
+        why = f"{choice.chosen} was chosen, but on held-out samples it was worse than vanilla"
+        change = f"--export {folder_name(choice.chosen)} takes it anyway"
+    else:
+        why = "no candidate was better beyond doubt"
+        change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would"
+        change += f"; --export {folder} takes {choice.rival} anyway"
+    return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}
 
 
 def describe(
@@ -306,27 +503,27 @@ def difference(evaluation: Evaluation, chosen: str, rows: NDArray[np.bool_], see
 
 
 def judge_change(
-    overall: dict[str, Any], misclassified: dict[str, Any], max_cost: float = MAX_COST
+    overall: dict[str, Any], misclassified: dict[str, Any], cells: dict[str, Any], kind: str
 ) -> tuple[bool, str]:
     """Whether debiasing helped, and the sentence that says so."""
-    everywhere, there = overall["interval"], misclassified["interval"]
-    told = changes_in_words(overall, misclassified)
-    if everywhere[0] is None:
-        few = f"{overall['units']:,} held-out units are too few for an interval; {FEWEST_UNITS} are needed"
+    told = changes_in_words(overall, misclassified, cells, kind)
+    low, high = cells["interval"]
+    if low is None:
+        few = f"{cells['units']:,} held-out units are too few for an interval; {FEWEST_UNITS} are needed"
         return False, f"Debiasing is not shown to help: {told}. {few}."
-    if everywhere[0] > 0:
+    if low > 0:
         return True, f"Debiasing helped: {told}."
-    if there[0] is not None and there[0] > 0 and overall["difference"] >= -max_cost:
-        return True, f"Debiasing helped on {ON_MISCLASSIFIED}: {told}."
-    if everywhere[1] < 0:
+    if high < 0:
         return False, f"Debiasing did not help, it cost accuracy: {told}."
     return False, f"Debiasing is not shown to help: {told}. The interval includes no change."
 
 
-def changes_in_words(overall: dict[str, Any], misclassified: dict[str, Any]) -> str:
-    """The differences on all held-out samples and on those the biased model misclassifies, with their intervals."""
+def changes_in_words(overall: dict[str, Any], misclassified: dict[str, Any], cells: dict[str, Any], kind: str) -> str:
+    """The differences in the mean over cells, on all held-out samples and on those the biased model misclassifies."""
     there = with_interval(misclassified)
-    told = f"{with_interval(overall) or signed(overall['difference'])} points on all held-out samples"
+    told = f"{with_interval(cells) or signed(cells['difference'])} points in the mean over {kind} of held-out samples "
+    told += f"(the worst from {cells['worst'][0]:.1f}% to {cells['worst'][1]:.1f}%), "
+    told += f"{with_interval(overall) or signed(overall['difference'])} on all of them"
     return f"{told}, {there} on the {misclassified['rows']:,} {ON_MISCLASSIFIED}" if there else told
 
 

@@ -3,24 +3,26 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import beta
 from torch import Tensor
 
 from debiaser import __version__
-from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
+from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_plain_models
 from debiaser.auditing.estimates import CHUNK, DRAWS, Estimate, binomial_interval
-from debiaser.auditing.inputs import Subject
+from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, stream_of
 from debiaser.auditing.views import View, image_views, text_views, with_matters
-from debiaser.data.cache import load_arrays
+from debiaser.data.cache import load_arrays, user_cache
 from debiaser.data.own.rows import units_per_class
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream, write_arrays
+from debiaser.learn.encoders import pixels
 from debiaser.progress import task
 
 Answer = Callable[[Tensor, Any], Any]  # from sample numbers and changed inputs to classes (b,)
@@ -30,7 +32,18 @@ LEVEL = 0.05  # of the test
 POWER = 0.8416  # standard normal quantile of 80%: the smallest effect is one found in four of five tests
 ROWS, ROWS_PER_CLASS = 2000, 200  # swaps in all, and at least so many in each class
 ENCODED = 300  # swaps in all where each costs a pass through a large encoder
+SCREENED = {True: 64, False: 320}  # swaps of a local view that are tried first, with such an encoder and without
+FOLLOWED, FOLLOWED_SHARE = 4, 0.03  # so many, and such a share, of them must be followed for it to be tested
 BATCH = 64  # few, since a swap makes several more of each, and images may be large
+
+
+@dataclass(frozen=True)
+class InClass:
+    """How far the model follows one property of donors of one class: points beyond chance, p over all classes."""
+
+    name: str
+    excess: Estimate
+    p: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,9 @@ class Reliance:
 
     flips, flips_same_class: answers that change with a donor of another and of the same class; changed: inputs that the
     swap changes at all; detectable: the smallest excess that would have been found in four of five such tests; null:
-    what chance reaches in 19 of 20 draws, the largest over all views.
+    what chance reaches in 19 of 20 draws, the largest over all views; by_class: the excess by the donor's class, and
+    `strongest` of these the surest; words: those that were swapped; declared: a person said that the model may follow
+    it; screened: only a few swaps were tried, of which hardly one was followed.
     """
 
     name: str
@@ -55,6 +70,11 @@ class Reliance:
     changed: float
     detectable: float
     null: float = 0.0
+    by_class: dict[str, float] = field(default_factory=dict)
+    strongest: InClass | None = None
+    words: tuple[str, ...] = ()
+    declared: bool = False
+    screened: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +124,54 @@ def find_views(subject: Subject, trainer: Trainer, matters: Sequence[str]) -> tu
 
 
 def swap_plain_models(
-    subject: Subject, trainer: Trainer, plain: OutOfFold, views: Sequence[View]
+    subject: Subject, trainer: Trainer, plain: OutOfFold, views: Sequence[View], most: int | None = None
 ) -> SwapTest | Problem:
-    """The swap test of the plain models on the samples they never saw; the problem, where it cannot be made."""
+    """The swap test of the plain models on the samples they never saw; the problem, where it cannot be made.
+
+    most: swaps of one view in all; None for what the model's cost allows.
+    """
     pool, models = trainer.rows, trainer.read_models(plain)
 
     def answer(rows: Tensor, inputs: Any) -> Tensor:
         said = trainer.predict_changed(models, pool[rows.numpy()], subject.enter(inputs))
         return torch.from_numpy(said.mean(0).argmax(1))
 
-    words = repr((__version__, plain.keys, subject.own.identity, [view.identity for view in views], trainer.seed))
+    named = [view.identity for view in views]
+    words = repr((__version__, plain.keys, subject.own.identity, named, trainer.seed, most))
     kept = trainer.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
-    return swap_answers(subject, trainer, views, plain.answer[pool], answer, kept)
+    return swap_answers(subject, trainer, views, plain.answer[pool], answer, kept, most)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A small network that was trained on the pixels, beside a head on features: what it says and what it follows."""
+
+    plain: OutOfFold
+    swaps: SwapTest | Problem
+
+
+def probe_pixels(subject: Subject, trainer: Trainer, views: Sequence[View]) -> Probe | None:
+    """What a network would follow that sees what frozen features may hide: half of the samples at a time, 64 px.
+
+    None where the examined model itself is trained on the samples, or where the probe cannot be trained.
+    """
+    own = subject.own
+    if own.kind != "image" or subject.encoder is None or subject.whole:
+        return None
+    array = pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, user_cache("features"))
+    material = Material(file_of(array), own.classes, f"{own.inputs.identity}:{LARGEST}")
+    halves = np.where(trainer.fold < 0, -1, trainer.fold % 2)
+    trainer = replace(trainer, material=material, fold=halves, recipe_number=0)
+    try:
+        plain = train_plain_models(trainer, 1)
+    except Problem:  # it is beside the point of an audit
+        return None
+    return Probe(
+        plain,
+        swap_plain_models(
+            replace(subject, material=material, encoder=None, size=LARGEST), trainer, plain, views, ENCODED
+        ),
+    )
 
 
 def swap_answers(
@@ -125,17 +181,19 @@ def swap_answers(
     answers: Rows,
     answer: Answer,
     kept: Path | None = None,
+    most: int | None = None,
 ) -> SwapTest | Problem:
     """The swap test on those samples of the folds whose `answers`, in their order, are right; or why there is none."""
-    pool = trainer.rows
-    limit = None if subject.encoder is None else -(-ENCODED // len(trainer.material.classes))
+    pool, screened = trainer.rows, SCREENED[subject.encoder is not None]
+    most = ENCODED if subject.encoder else most
+    limit = None if most is None else -(-most // len(trainer.material.classes))
 
     def read(rows: Tensor) -> Any:
         return subject.read(torch.from_numpy(pool[rows.numpy()]))
 
     try:
-        y, unit = trainer.y[pool], subject.own.unit[pool]
-        return swap_test(views, read, y, unit, answers, answer, trainer.seed, limit, kept)
+        y, unit, names = trainer.y[pool], subject.own.unit[pool], trainer.material.classes
+        return swap_test(views, read, y, unit, answers, answer, trainer.seed, limit, kept, screened, names)
     except Problem as problem:
         return problem
 
@@ -150,43 +208,57 @@ def swap_test(
     seed: int = 0,
     limit: int | None = None,
     kept: Path | None = None,
+    screened: int = 0,
+    names: Sequence[str] = (),
 ) -> SwapTest:
     """The test of these views on the samples (n,) whose out-of-fold `answers` are right, at most `limit` of a class.
 
     `read(rows)` gives inputs; `answer(rows, inputs)` the class (b,) that a model which never saw these samples answers.
-    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked.
+    The answers are kept in a file, where one is named: the next time nothing is read and no model is asked. About
+    `screened` swaps of every local view are tried first, and it is tested only where some of them are followed; they
+    have donors of their own, so that the p of the test stays what it says. `names`: of the classes.
     """
-    labels = np.unique(y)
-    pairs = draw_pairs(y, answers == y, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
+    labels, right = np.unique(y), answers == y
+    pairs = draw_pairs(y, right, limit or max(ROWS_PER_CLASS, -(-ROWS // len(labels))), seed)
+    few = draw_pairs(y, right, max(1, -(-screened // len(labels))), seed, "screening")
     found = load_arrays(kept) if kept else None
     if found is None:
-        said, reasons = ask(views, read, y[pairs.rows], pairs, answer)
+        said, reasons = ask([view for view in views if view.local and screened], read, y, few, answer, control=False)
+        enough = needed(len(few.rows))
+        calm = [name for name, each in said.items() if (each.other == y[few.donors]).sum() < enough]
+        rest, more = ask([view for view in views if view.name not in {*calm, *reasons}], read, y, pairs, answer)
+        said, reasons = {**said, **rest}, {**reasons, **more}
         if kept:
             arrays = {name: np.stack([each.other, each.same, each.changed]) for name, each in said.items()}
-            write_arrays(kept, **arrays, reasons=np.array(json.dumps(reasons)))
+            write_arrays(kept, **arrays, reasons=np.array(json.dumps([reasons, calm])))
     else:
-        reasons = json.loads(str(found.pop("reasons")))
+        reasons, calm = json.loads(str(found.pop("reasons")))
         said = {name: SwapAnswers(each[0], each[1], each[2] > 0) for name, each in found.items()}
-    design = Design(y[pairs.rows], y[pairs.donors], unit[pairs.rows])
     untested = tuple(
         {"name": view.name, "title": view.title, "nuisance": view.nuisance, "reason": reasons[view.name]}
         for view in views
         if view.name in reasons
     )
-    eligible = np.bincount(y[answers == y], minlength=int(y.max()) + 1)[labels]
+    names = names or [str(each) for each in range(int(y.max()) + 1)]
+    reliances: list[Reliance] = []
+    for drawn, some in ((pairs, False), (few, True)):
+        design = Design(y[drawn.rows], y[drawn.donors], unit[drawn.rows])
+        asked = [view for view in views if view.name in said and (view.name in calm) == some]
+        reliances += judge(asked, said, design, seed, names, screened=some)
+    eligible = np.bincount(y[right], minlength=int(y.max()) + 1)[labels]
     return SwapTest(
-        judge([view for view in views if view.name in said], said, design, seed),
+        tuple(sorted(reliances, key=lambda each: -each.excess.value)),
         untested,
         int(eligible.min()),
         int(units_per_class(y, unit).min()),
         pairs,
-        {name: each.other for name, each in said.items()},
+        {name: each.other for name, each in said.items() if name not in calm},
     )
 
 
-def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> Pairs:
+def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int, purpose: str = "pairs") -> Pairs:
     """At most `limit` eligible samples of each class, each with donors of another class (all as likely) and its own."""
-    stream = numpy_stream(seed, "swap", "pairs")
+    stream = numpy_stream(seed, "swap", purpose)
     counts = np.bincount(y)
     present = np.flatnonzero(counts > 1)
     mixed = stream.permutation(np.flatnonzero(eligible))
@@ -209,16 +281,22 @@ def draw_pairs(y: Rows, eligible: NDArray[np.bool_], limit: int, seed: int) -> P
 
 
 def ask(
-    views: Sequence[View], read: Callable[[Tensor], Any], own: Rows, pairs: Pairs, answer: Answer
+    views: Sequence[View],
+    read: Callable[[Tensor], Any],
+    y: Rows,
+    pairs: Pairs,
+    answer: Answer,
+    control: bool = True,
 ) -> tuple[dict[str, SwapAnswers], dict[str, str]]:
     """What the model answers to every pair in every view, and why a view could not be computed.
 
-    An input that a swap leaves as it is has its answer already: the sample's own label (m,), since only samples that
-    the model gets right are swapped.
+    An input that a swap leaves as it is has its answer already: the sample's own label, since only samples that the
+    model gets right are swapped. Without `control`, donors of the same class are not tried: as if they changed nothing.
     """
+    own = y[pairs.rows]
     parts: dict[str, list[tuple[Any, ...]]] = {view.name: [] for view in views}
     untested: dict[str, str] = {}
-    starts = range(0, len(pairs.rows), BATCH)
+    starts = range(0, len(pairs.rows) if views else 0, BATCH)
 
     def ask_changed(rows: Tensor, changed: NDArray[np.bool_], swapped: Any, label: Rows) -> Rows:
         said, places = label.astype(np.int64), np.flatnonzero(changed)
@@ -231,11 +309,12 @@ def ask(
         for start in starts:
             part = slice(start, start + BATCH)
             rows, donors, same = (torch.from_numpy(each[part]) for each in (pairs.rows, pairs.donors, pairs.same))
-            x, others, fellows = read(rows), read(donors), read(same)
+            x, others = read(rows), read(donors)
+            fellows = read(same) if control else None
             for view in views:
                 if view.name not in untested:
                     try:
-                        both = [view.swap(x, given, rows) for given in (others, fellows)]
+                        both = [x if given is None else view.swap(x, given, rows) for given in (others, fellows)]
                     except Problem as problem:
                         untested[view.name] = str(problem)
                     else:
@@ -270,79 +349,124 @@ class Design:
         """Whether there are only two classes, so that donors of the sample's own class must stand in."""
         return len(np.union1d(self.own, self.donor)) < 3
 
+    @property
+    def offered(self) -> Rows:
+        """The classes of the donors."""
+        return np.unique(self.donor)
+
     def groups(self) -> list[Rows]:
         """The places of the samples of each class."""
         return [np.flatnonzero(self.own == label) for label in np.unique(self.own)]
 
 
-def judge(views: Sequence[View], said: dict[str, SwapAnswers], design: Design, seed: int) -> tuple[Reliance, ...]:
-    """The reliance on each view, strongest first; p holds its excess against the largest of all views by chance."""
+def judge(
+    views: Sequence[View],
+    said: dict[str, SwapAnswers],
+    design: Design,
+    seed: int,
+    names: Sequence[str],
+    screened: bool = False,
+) -> list[Reliance]:
+    """The reliance on each view; p holds its excess against the largest of all views by chance."""
     if not views:
-        return ()
+        return []
     answers = [said[view.name] for view in views]
     largest = by_chance(answers, design, seed).max(0)
     units, found = len(np.unique(design.unit)), []
     # above what chance gives in 19 of 20 draws, in four of five tests; one hit alone is never beyond chance
-    bar = max(float(np.quantile(largest, 1 - LEVEL)), 2 / len(design.own))
-    for view, each, (follows, chance, excess) in zip(views, answers, estimates(answers, design, seed), strict=True):
-        beaten = int((largest >= excess.value / 100 - 1e-12).sum())
+    null = float(np.quantile(largest[:, 0], 1 - LEVEL))
+    bar = max(null, 2 / len(design.own))
+    for view, each, excess in zip(views, answers, estimates(answers, design, seed), strict=True):
+        values = np.array([part.value for part in excess])
+        p = (1 + (largest >= values / 100 - 1e-12).sum(0)) / (1 + len(largest))
+        p[1:] = np.minimum(1, p[1:] * len(p[1:]))  # of all classes
+        classes = [
+            InClass(names[label], part, float(value))
+            for label, part, value in zip(design.offered, excess[1:], p[1:], strict=True)
+        ]
+        chance = 100 * float((each.other == design.donor).mean()) - excess[0].value
         share = min(1.0, chance / 100 + bar)
+        detectable = bar + POWER * float(np.sqrt(share * (1 - share) / units))
         found.append(
             Reliance(
                 view.name,
                 view.title,
                 view.nuisance,
                 len(design.own),
-                follows,
-                chance,
-                excess,
-                p=(1 + beaten) / (1 + len(largest)),
+                follows=chance + excess[0].value,
+                chance=chance,
+                excess=excess[0],
+                p=float(p[0]),
                 flips=100 * float((each.other != design.own).mean()),
                 flips_same_class=100 * float((each.same != design.own).mean()),
                 changed=100 * float(each.changed.mean()),
-                detectable=min(100.0, 100 * (bar + POWER * float(np.sqrt(share * (1 - share) / units)))),
-                null=chance + 100 * max(0.0, float(np.quantile(largest, 1 - LEVEL))),
+                detectable=min(100.0, 100 * (seen_in_screening(units) if screened else detectable)),
+                null=chance + 100 * max(0.0, null),
+                by_class={part.name: part.excess.value for part in classes},
+                strongest=max(classes, key=lambda part: (part.p <= LEVEL, part.excess.low or 0)),
+                words=view.words,
+                declared=view.declared,
+                screened=screened,
             )
         )
-    return tuple(sorted(found, key=lambda each: -each.excess.value))
+    return found
 
 
-def excesses(answers: Sequence[SwapAnswers], design: Design, weights: Vector) -> tuple[Vector, Vector]:
-    """(v, b) shares of hits and of hits expected by chance, exactly, under b weightings (b, m) of the samples."""
-    total = weights.sum(1)
-    hits = np.stack([weights @ (each.other == design.donor) for each in answers])
-    if design.paired:
-        return hits / total, np.stack([weights @ (each.same == design.donor) for each in answers]) / total
-    expected = np.zeros_like(hits)
-    labels = np.arange(int(max(design.donor.max(), *(each.other.max() for each in answers))) + 1)
-    for group in design.groups():
-        part = weights[:, group]
-        offered = part @ (design.donor[group, None] == labels)
-        for number, each in enumerate(answers):
-            given = part @ (each.other[group, None] == labels)
-            expected[number] += (given * offered).sum(1) / np.maximum(part.sum(1), 1)
-    return hits / total, expected / total
+def seen_in_screening(n: int) -> float:
+    """The share of swaps that the model must follow for enough of n to be followed in four of five screenings."""
+    return float(beta.ppf(0.8, needed(n), n - needed(n) + 1)) if n >= FOLLOWED else 1.0
+
+
+def needed(n: int) -> int:
+    """How many of n swaps that are tried must be followed for a view to be tested."""
+    return max(FOLLOWED, round(FOLLOWED_SHARE * n))
+
+
+def excesses(answers: Sequence[SwapAnswers], design: Design, weights: Vector) -> Vector:
+    """(v, b, 1 + c) shares of hits beyond those expected by chance, exactly, under b weightings (b, m) of the samples:
+    of all swaps, then of those with a donor of each offered class."""
+    labels = design.offered
+    offers = (design.donor[:, None] == labels).astype(np.float64)
+    offered, found = np.maximum(weights @ offers, 1e-12), []
+    for each in answers:
+        hits = weights @ (offers * (each.other == design.donor)[:, None])
+        if design.paired:
+            expected = weights @ (offers * (each.same == design.donor)[:, None])
+        else:
+            given = (each.other[:, None] == labels).astype(np.float64)
+            expected = np.zeros_like(hits)
+            for group in design.groups():
+                part = weights[:, group]
+                expected += (part @ given[group]) * (part @ offers[group]) / np.maximum(part.sum(1, keepdims=True), 1)
+        beyond = hits - expected
+        found.append(
+            np.concatenate([beyond.sum(1, keepdims=True) / weights.sum(1, keepdims=True), beyond / offered], 1)
+        )
+    return np.stack(found)
 
 
 def by_chance(answers: Sequence[SwapAnswers], design: Design, seed: int) -> Vector:
-    """(v, PERMUTATIONS) shares of hits beyond chance when the donors' labels say nothing: one draw for all views."""
-    stream, size = numpy_stream(seed, "swap", "null"), len(design.own)
-    drawn = np.zeros((len(answers), PERMUTATIONS))
+    """(v, PERMUTATIONS, 1 + c) shares of hits beyond chance, as of `excesses`, when the donors' labels say nothing: one
+    draw for all views."""
+    stream, labels = numpy_stream(seed, "swap", "null"), design.offered
+    offers = (design.donor[:, None] == labels).astype(np.float64)
+    drawn = np.zeros((len(answers), PERMUTATIONS, len(labels)))  # hits by class
     if design.paired:
-        gains = [(each.other == design.donor).astype(int) - (each.same == design.donor) for each in answers]
         _, unit = np.unique(design.unit, return_inverse=True)
-        sums = np.stack([np.bincount(unit, gain) for gain in gains], 1)
-        for start in range(0, PERMUTATIONS, step := max(1, CHUNK // len(sums))):
-            signs = stream.integers(0, 2, (min(step, PERMUTATIONS - start), len(sums))) * 2.0 - 1
-            drawn[:, start : start + len(signs)] = (signs @ sums).T / size
-        return drawn
-    for group in design.groups():
-        labels = np.broadcast_to(design.donor[group], (PERMUTATIONS, len(group)))
-        permuted = stream.permuted(labels, axis=1)
-        for number, each in enumerate(answers):
-            drawn[number] += (permuted == each.other[group]).sum(1)
-    _, expected = excesses(answers, design, np.ones((1, size)))
-    return drawn / size - expected
+        gains = [(each.other == design.donor).astype(float) - (each.same == design.donor) for each in answers]
+        sums = [np.stack([np.bincount(unit, gain * offer) for offer in offers.T], 1) for gain in gains]
+        for start in range(0, PERMUTATIONS, step := max(1, CHUNK // len(sums[0]))):
+            signs = stream.integers(0, 2, (min(step, PERMUTATIONS - start), len(sums[0]))) * 2.0 - 1
+            drawn[:, start : start + len(signs)] = signs @ np.stack(sums)
+    else:
+        for group in design.groups():
+            permuted = stream.permuted(np.broadcast_to(design.donor[group], (PERMUTATIONS, len(group))), axis=1)
+            for number, each in enumerate(answers):
+                hits = permuted == each.other[group]
+                given = (each.other[group, None] == labels).astype(np.float64)
+                drawn[number] += hits @ given - given.sum(0) * offers[group].sum(0) / len(group)
+    total = drawn.sum(2, keepdims=True) / len(design.own)
+    return np.concatenate([total, drawn / np.maximum(offers.sum(0), 1)], 2)
 
 
 def resampled(design: Design, seed: int) -> Iterator[Vector]:
@@ -356,18 +480,23 @@ def resampled(design: Design, seed: int) -> Iterator[Vector]:
         yield times[:, unit].astype(np.float64)
 
 
-def estimates(answers: Sequence[SwapAnswers], design: Design, seed: int) -> list[tuple[float, float, Estimate]]:
-    """For each view hits, hits by chance and the excess, in percent.
+def estimates(answers: Sequence[SwapAnswers], design: Design, seed: int) -> list[list[Estimate]]:
+    """For each view the excess in points: of all swaps, then of those with a donor of each offered class.
 
     The bootstrap of an event that was never seen has no width, so no interval is narrower than the exact binomial one.
     """
-    hits, chance = (each[:, 0] for each in excesses(answers, design, np.ones((1, len(design.own)))))
-    drawn = [np.subtract(*excesses(answers, design, weights)) for weights in resampled(design, seed)]
-    lows, highs = np.percentile(np.concatenate(drawn, 1), [2.5, 97.5], axis=1)
-    units, found = len(np.unique(design.unit)), []
-    method = f"bootstrap over {units:,} units, no narrower than the exact binomial interval"
-    for share, expected, low, high in zip(hits.tolist(), chance.tolist(), lows, highs, strict=True):
-        least, most = (bound - expected for bound in binomial_interval(share, units))
-        ends = 100 * float(min(low, least)), 100 * float(max(high, most))
-        found.append((100 * share, 100 * expected, Estimate(100 * (share - expected), *ends, method)))
+    values = excesses(answers, design, np.ones((1, len(design.own))))[:, 0]
+    drawn = np.concatenate([excesses(answers, design, weights) for weights in resampled(design, seed)], 1)
+    lows, highs = np.percentile(drawn, [2.5, 97.5], axis=1)
+    parts = [np.ones(len(design.own), bool), *(design.donor == label for label in design.offered)]
+    units = [len(np.unique(design.unit[part])) for part in parts]
+    found: list[list[Estimate]] = []
+    for number, each in enumerate(answers):
+        found.append([])
+        for column, (part, n) in enumerate(zip(parts, units, strict=True)):
+            value, share = values[number, column], float((each.other == design.donor)[part].mean())
+            least, most = (bound - (share - value) for bound in binomial_interval(share, n))
+            ends = float(min(lows[number, column], least)), float(max(highs[number, column], most))
+            method = f"bootstrap over {n:,} units, no narrower than the exact binomial interval"
+            found[-1].append(Estimate(100 * float(value), 100 * ends[0], 100 * ends[1], method))
     return found

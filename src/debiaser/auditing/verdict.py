@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
-from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble, above_chance
+from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble, above_chance, degenerate
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.leakage import Leakage
-from debiaser.auditing.swap_test import LEVEL, Reliance, SwapTest
+from debiaser.auditing.marks import MISLABELLED, Marks
+from debiaser.auditing.swap_test import LEVEL, Probe, Reliance, SwapTest
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.learn.sampler import effective_sample_size
@@ -27,6 +28,7 @@ UNITS = 50  # in every class, for any verdict
 CONFIDENT = 0.9  # probability of a wrong answer from which the biased model follows a rule, not a guess
 RECOVERABLE = 0.005  # share of samples, confidently misclassified yet learnable, from which a rule must be suspected
 FLOOR = 1e-8  # no probability is exactly 0
+WORDS = 12  # of a view that a person is asked about
 STRENGTH = 0.75  # share of the draws that go by score where nothing chooses it: `debias` does, on validation samples
 
 
@@ -34,8 +36,8 @@ STRENGTH = 0.75  # share of the draws that go by score where nothing chooses it:
 class Examined:
     """Everything that was computed about the samples of `pool`.
 
-    model: which model was examined, in words; named: the property that it is found to follow; confirmed: the samples
-    that a person has marked.
+    model: which model was examined, in words; named: the property that it is found to follow; probe: a small network
+    beside it that learns from the pixels; marks: of a person, also of samples outside the pool.
     """
 
     subject: Subject
@@ -53,7 +55,13 @@ class Examined:
     views: Sequence[View] = ()
     named: View | None = None
     controls: Controls | None = None
-    confirmed: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    probe: Probe | None = None
+    marks: Marks = field(default_factory=Marks)
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether the biased model leaves a class out, or guesses: nothing may be made of its scores then."""
+        return degenerate(self.trainer.y[self.pool], self.biased.answer[self.pool])
 
     @property
     def score(self) -> Vector:
@@ -73,13 +81,19 @@ class Examined:
         place[self.pool] = np.arange(len(self.pool))
         return place
 
+    @property
+    def confirmed(self) -> Rows:
+        """The samples of the pool that a person has marked."""
+        rows = np.array(list(self.marks.by_sample), np.int64)
+        return np.asarray(rows[self.place[rows] >= 0])
+
     def weight(self, strength: float = STRENGTH, trusting: bool = True) -> Vector:
         """(n,) the probabilities to train with: a share `strength` of the draws by score, the others class-balanced.
 
         Scores alone may rest on so few samples that the rest is forgotten. Where kinds are asserted, likely mislabelled
         samples weigh less (unless `trusting` is off), never nothing; those that a person confirmed almost nothing.
         """
-        bad = self.confirmed[self.diagnosis.kind[self.confirmed] == "mislabelled"]
+        bad = [row for row in self.confirmed.tolist() if self.marks.by_sample[row] == MISLABELLED]
         trust = self.diagnosis.trust if trusting else np.ones(len(self.diagnosis.misclassified))
         drawn, even = trust * self.probability, trust * self.trainer.balanced()
         weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()
@@ -98,13 +112,16 @@ class Health:
 
     skill: of the model from guessing (0) to perfect (1), out of fold; biased_errors: samples that the biased model
     misclassifies, out of fold; recoverable: whether bias-conflicting samples look learnable; empty: a phrase
-    for each label that never goes with a value of a suspect column.
+    for each label that never goes with a value of a suspect column; hidden: a sentence for each property that another
+    network would follow; degenerate: whether nothing may be made of the biased model's scores.
     """
 
     skill: float
     biased_errors: int
     recoverable: bool = False
     empty: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+    degenerate: bool = False
 
 
 def rule(
@@ -115,6 +132,7 @@ def rule(
     leakage: Sequence[Leakage],
     pool: Rows,
     y: Rows,
+    probe: Probe | None = None,
 ) -> tuple[str, list[str]]:
     """The verdict on what models said about the samples of `pool`, and why."""
     if isinstance(swaps, Problem):
@@ -122,7 +140,29 @@ def rule(
     skill = above_chance(plain.answer[pool] == y[pool], y[pool])
     empty = [each.first_empty_cell() for each in leakage if each.flagged and each.empty]
     wrong = int((biased.answer[pool] != y[pool]).sum())
-    return verdict(swaps, Health(skill, wrong, recoverable(biased, diagnosis, pool, y), empty))
+    lost = degenerate(y[pool], biased.answer[pool])
+    suspected = not lost and recoverable(biased, diagnosis, pool, y)
+    told = (
+        hidden(probe, swaps, skill)
+        if probe and above_chance(probe.plain.answer[pool] == y[pool], y[pool]) >= WEAK
+        else []
+    )
+    return verdict(swaps, Health(skill, wrong, suspected, empty, told, lost))
+
+
+def hidden(probe: Probe, swaps: SwapTest, skill: float) -> list[str]:
+    """What a network that is trained on the pixels follows, or can learn, and the examined model does not."""
+    tested = () if isinstance(probe.swaps, Problem) else probe.swaps.reliances
+    followed = {each.name for each in swaps.reliances if fires(each)}
+    found = [
+        f"A network trained on the pixels would follow the {each.title}, in {each.follows:.0f}% of swaps (chance "
+        f"{each.chance:.0f}%): the features hide it, another model would not."
+        for each in tested
+        if fires(each) and each.name not in followed
+    ]
+    if skill < WEAK:
+        found.append("A small network trained on the pixels learns the task better: try --finetune.")
+    return found
 
 
 def recoverable(biased: OutOfFold, diagnosis: Diagnosis, pool: Rows, y: Rows) -> bool:
@@ -147,10 +187,18 @@ def off_data(reliance: Reliance) -> bool:
     return same >= MATTERS and same > OFF_DATA * reliance.flips
 
 
+def far_beyond_chance(reliance: Reliance) -> bool:
+    """Whether a property is followed beyond chance and beyond what is negligible, in all swaps or into one class."""
+    if reliance.screened or off_data(reliance):
+        return False
+    everywhere, one = (reliance.excess.low, reliance.p), reliance.strongest
+    of_class = (one.excess.low, one.p) if one else everywhere
+    return any(low is not None and low >= MATTERS and p <= LEVEL for low, p in (everywhere, of_class))
+
+
 def fires(reliance: Reliance) -> bool:
-    """Whether the model follows a property that it should not, beyond chance and beyond what is negligible."""
-    low = reliance.excess.low
-    return reliance.nuisance and reliance.p <= LEVEL and low is not None and low >= MATTERS and not off_data(reliance)
+    """Whether the model follows a property that it should not."""
+    return reliance.nuisance and far_beyond_chance(reliance)
 
 
 def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
@@ -161,27 +209,44 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     """
     found, unsound = [each for each in test.reliances if fires(each)], []
     if health.skill < WEAK:
-        unsound.append("The model is close to guessing, so what it follows means nothing.")
+        unsound.append(
+            "The model is close to guessing: what it is given is too weak for the task, and what it follows means "
+            "nothing."
+        )
     if test.fewest_units < UNITS:
         told = f"A class has only {test.fewest_units:,} separate units (samples, unless --unit is given)"
         unsound.append(f"{told}; {UNITS} are needed.")
     if not any(each.nuisance for each in test.reliances):
         unsound.append("No property could be swapped that a model should not follow.")
+    lost = [DEGENERATE] if health.degenerate else []
     if unsound:
         hints = found if health.skill >= WEAK else []
-        return CANNOT_TELL, unsound + [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
+        told_hints = [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
+        return CANNOT_TELL, unsound + told_hints + [*health.hidden] + lost
     if found:
-        return BIASED, [followed(each) for each in found]
-    if unclear := unclear_reasons(test, health):
+        return BIASED, [followed(each) for each in found] + [*health.hidden] + lost
+    if unclear := lost + unclear_reasons(test, health):
         return CANNOT_TELL, unclear
     return NO_EVIDENCE, clear_reasons(test)
 
 
+DEGENERATE = (
+    "The biased model is degenerate: it hardly ever answers one of the classes, or is no better than guessing. Its "
+    "scores rank nothing, so no sample is put forward by them."
+)
+
+
 def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
     """Why a shortcut is neither shown nor ruled out."""
-    reasons = []
+    reasons = [*health.hidden]
     for each in test.reliances:
-        if each.nuisance and off_data(each):
+        if not each.nuisance and not each.declared and far_beyond_chance(each):
+            words = f": {', '.join(each.words[:WORDS])}" + (", ..." if len(each.words) > WORDS else "")
+            asked = f"Do these words matter{words}?" if each.words else "Does that matter for the task?"
+            reasons.append(f"{followed(each)} {asked} If so, say --matters {each.name}.")
+        elif each.screened:
+            continue
+        elif each.nuisance and off_data(each):
             reasons.append(
                 f"Swapping the {each.title} changes the answer in {each.flips_same_class:.0f}% of cases even within a "
                 f"class (between classes {each.flips:.0f}%), so that swap cannot be judged."
@@ -205,7 +270,8 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
 
 def clear_reasons(test: SwapTest) -> list[str]:
     """What was tested and how small an effect would have been seen."""
-    tested = [each for each in test.reliances if each.nuisance]
+    tested = [each for each in test.reliances if each.nuisance and not each.screened]
+    tried = [each for each in test.reliances if each.nuisance and each.screened]
     worst = max(tested, key=lambda each: each.excess.high or 0)
     smallest = max(each.detectable for each in tested)
     slight = [each for each in tested if each.p <= LEVEL]
@@ -217,9 +283,33 @@ def clear_reasons(test: SwapTest) -> list[str]:
         f"An effect of {smallest:.1f} points would have been found in four of five such tests.",
         f"Tested: {', '.join(each.title for each in tested)}.",
     ]
+    if tried:
+        smallest = max(each.detectable for each in tried)
+        told = f"Tried on {tried[0].rows} swaps each, where {smallest:.1f} points would have been seen"
+        reasons.append(f"{told}: {', '.join(each.title for each in tried)}.")
     return reasons + [f"Not tested: {each['title']} ({each['reason']})." for each in test.untested]
 
 
 def followed(reliance: Reliance) -> str:
     """`The model follows the colour cast in 30% of swaps, chance 6%.`"""
-    return f"The model follows the {reliance.title} in {reliance.follows:.0f}% of swaps, chance {reliance.chance:.0f}%."
+    told = f"The model follows the {reliance.title} in {reliance.follows:.0f}% of swaps, chance {reliance.chance:.0f}%"
+    one, low = reliance.strongest, reliance.excess.low
+    if one and far_beyond_chance(reliance) and (low is None or low < MATTERS or reliance.p > LEVEL):
+        told += f", and that of '{one.name}' by {one.excess.words(' points')} beyond chance"
+    return f"{told}."
+
+
+def in_words(subject: Subject, folds: int, seeds: int) -> str:
+    """Which model was examined, and what it cannot see."""
+    encoder = None if subject.whole else subject.encoder
+    network = subject.material.network
+    if encoder is None:
+        return f"{network}, trained here on this data (out of fold, {folds} folds, {seeds} seeds)."
+    name = NAMES.get(encoder.name, encoder.name)
+    return (
+        f"{network.replace('frozen features', f'frozen {name} features')}, trained here on this data (out of fold, "
+        f"{folds} folds, {seeds} seeds). It cannot see what these features do not carry."
+    )
+
+
+NAMES = {"efficientnet_lite0": "EfficientNet-Lite0", "minilm": "MiniLM"}

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from debiaser.errors import Problem, known
 class View:
     """A property of inputs that can be swapped.
 
-    nuisance: a model should not follow it; identity: what decides its swaps, for keys; swap: from inputs, donors and
-    the numbers of the inputs the inputs with the property of the donors: images (b, 3, s, s), bytes as bytes and
-    numbers in [0, 1] as such, or b texts; Problem where these inputs do not have it.
+    nuisance: a model should not follow it; declared: a person said that it may; local: a small part of an image, of
+    which there are many; words: those that a view of texts swaps; identity: what decides its swaps, for keys; swap:
+    from inputs, donors and the numbers of the inputs the inputs with the property of the donors: images (b, 3, s, s),
+    bytes as bytes and numbers in [0, 1] as such, or b texts; Problem where these inputs do not have it.
     """
 
     name: str
@@ -35,6 +36,9 @@ class View:
     nuisance: bool
     swap: Callable[..., Any] = field(repr=False)
     identity: str
+    local: bool = False
+    declared: bool = False
+    words: tuple[str, ...] = ()
 
 
 def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...]:
@@ -42,7 +46,7 @@ def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...
     chosen, there = set(names), {view.name for view in views}
     for name in sorted(chosen - there):
         raise known("view", name, there)
-    return tuple(replace(view, nuisance=view.nuisance and view.name not in chosen) for view in views)
+    return tuple(replace(view, nuisance=False, declared=True) if view.name in chosen else view for view in views)
 
 
 # --- Images
@@ -55,6 +59,7 @@ def image_view(
     change: Callable[[Tensor, Tensor], Tensor],
     smallest: int = 1,
     side: int | None = None,
+    local: bool = False,
 ) -> View:
     """A view of images of at least `smallest` pixels a side; `change(images, donors)` gives the changed ones.
 
@@ -68,7 +73,7 @@ def image_view(
             return (change(255 * x, 255 * donors) / 255).clamp(0, 1)
         return change(x.float(), donors.float()).round().clamp(0, 255).to(torch.uint8)
 
-    return View(name, title, nuisance, swap, name)
+    return View(name, title, nuisance, swap, name, local)
 
 
 # --- colour cast ----------------------------------------------------------------------------------------------------
@@ -211,8 +216,45 @@ def from_blocks(coefficients: Tensor, height: int, width: int) -> Tensor:
     return x.flatten(4, 5).flatten(2, 3)[..., :height, :width]
 
 
+# --- parts of the image ---------------------------------------------------------------------------------------------
+
+CORNER, STRIP = 1 / 3, 1 / 8  # of the side: room for a logo, a tag, a line of writing
+PARTS = {  # top, left, bottom and right end as shares of the side
+    "top-left": ("top left corner", (0.0, 0.0, CORNER, CORNER)),
+    "top-right": ("top right corner", (0.0, 1 - CORNER, CORNER, 1.0)),
+    "bottom-left": ("bottom left corner", (1 - CORNER, 0.0, 1.0, CORNER)),
+    "bottom-right": ("bottom right corner", (1 - CORNER, 1 - CORNER, 1.0, 1.0)),
+    "top": ("upper border", (0.0, 0.0, STRIP, 1.0)),
+    "bottom": ("lower border", (1 - STRIP, 0.0, 1.0, 1.0)),
+    "left": ("left border", (0.0, 0.0, 1.0, STRIP)),
+    "right": ("right border", (0.0, 1 - STRIP, 1.0, 1.0)),
+}
+CENTRE = (0.15, 0.15, 0.85, 0.85)  # half of the image
+PHOTOGRAPH = 65  # pixels of a side: in smaller images what is shown fills the image
+
+
+def part(top: float, left: float, bottom: float, right: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """A change that takes this part of the donor, with hard edges."""
+
+    def change(x: Tensor, donors: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        down, across = (
+            slice(round(top * height), round(bottom * height)),
+            slice(round(left * width), round(right * width)),
+        )
+        mixed = x.clone()
+        mixed[..., down, across] = donors[..., down, across]
+        return mixed
+
+    return change
+
+
 def image_views(side: int | None = None) -> tuple[View, ...]:
-    """What can be swapped between two images; `side` as of `image_view`."""
+    """What can be swapped between two images; `side` as of `image_view`.
+
+    What surrounds the centre is often part of what is shown, so a model may follow it: that is asked, not ruled on.
+    """
+    centre = part(*CENTRE)
     return (
         image_view("colour", "colour cast", True, colour),
         image_view("frame", "frame", True, frame, 8, side),
@@ -220,19 +262,25 @@ def image_views(side: int | None = None) -> tuple[View, ...]:
         image_view("high-band", "fine detail (highest band)", True, detail, 8, side),
         image_view("compression", "compression", True, block_energies(8, 7), 8, side),
         image_view("texture", "patch texture", True, block_energies(8, 3), 8, side),
+        *(image_view(name, title, True, part(*ends), 8, side, True) for name, (title, ends) in PARTS.items()),
+        image_view(
+            "surroundings", "surroundings of the centre", False, lambda x, y: centre(y, x), PHOTOGRAPH, side, True
+        ),
     )
 
 
-# --- Texts: words that go with a label, length and casing, each taken from another text
+# --- Texts: words that go with a label, sentences, length and casing, each taken from another text
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 GIVEAWAY = 0.5  # correlation with one label from which a single word nearly tells it: no such word is what a text means
 SMALLEST = 0.1  # correlation below which a word does not go with a label
 FEWEST = 10  # texts that hold a word, below which nothing is learnt of it
 MOST = 50  # words kept
-
-
+TOGETHER = 0.5  # correlation from which two words occur together: words of one sentence, hardly words of one topic
+GROUPED = 300  # words, the strongest, that are searched for groups
 NO_WORD = "no word goes with a label that closely"
+NO_GROUP = "no words that occur together go with a label that closely"
+ENDED = re.compile(r"""[.!?]+["'”’)\]]*\s+(?=\S)""")  # a sentence, and another one follows
 
 
 def word_view(
@@ -256,7 +304,7 @@ def word_view(
 
     words = json.dumps([sorted(each) for each in listed]).encode()
     key = hashlib.blake2b(words + fold.tobytes(), digest_size=8).hexdigest()
-    return View(name, title, nuisance, swap, f"{name}:{key}")
+    return View(name, title, nuisance, swap, f"{name}:{key}", words=tuple(sorted(frozenset().union(*listed))))
 
 
 def swap_words(text: str, donor: str, listed: frozenset[str]) -> str:
@@ -270,6 +318,15 @@ def swap_words(text: str, donor: str, listed: frozenset[str]) -> str:
     for share, word in reversed(arriving):
         kept.insert(round(share * len(kept)), word)
     return " ".join(kept)
+
+
+def take_sentence(text: str, donor: str, last: bool = False) -> str:
+    """The text with the donor's first (or last) sentence in place of its own; as it is where either has only one."""
+    ends = [[found.end() for found in ENDED.finditer(each)] for each in (text, donor)]
+    if not all(ends):
+        return text
+    mine, other = (each[-1 if last else 0] for each in ends)
+    return text[:mine] + donor[other:] if last else donor[:other] + text[mine:]
 
 
 def take_length(text: str, donor: str) -> str:
@@ -301,9 +358,8 @@ def casing(text: str) -> str:
 # --- words that go with a label -------------------------------------------------------------------------------------
 
 
-def associations(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int64]) -> list[dict[str, float]]:
-    """For each fold, every word's largest correlation (phi, from -1 to 1) with one label against the rest, learnt on
-    the samples of the other folds; words that hardly any text holds are left out."""
+def read_words(texts: Sequence[str]) -> tuple[NDArray[np.str_], Any]:
+    """The words that enough texts hold, and a sparse (n, words) table of which text holds which."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     reader = CountVectorizer(binary=True, lowercase=True, token_pattern=WORD.pattern, min_df=min(FEWEST, len(texts)))
@@ -311,43 +367,82 @@ def associations(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.in
         holds = reader.fit_transform(texts).tocsr()
     except ValueError:
         raise Problem(f"no word stands in {FEWEST} texts or more, so none can go with a label") from None
-    words, labels = reader.get_feature_names_out(), np.eye(int(y.max()) + 1)[y]
-    found = []
-    for number in range(int(fold.max()) + 1):
-        inside = fold != number
-        found.append(dict(zip(words, largest_phi(holds[inside], labels[inside]).tolist(), strict=True)))
-    return found
+    return reader.get_feature_names_out(), holds
 
 
-def largest_phi(holds: Any, labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(words,) the largest correlation of a word (n, words) with one label (n, k), 0 where either never varies."""
-    n, both = len(labels), np.asarray(holds.T @ labels)
-    word, label = np.asarray(holds.sum(0)).reshape(-1, 1), labels.sum(0)
-    spread = np.sqrt(word * (n - word) * label * (n - label))
-    phi: NDArray[np.float64] = np.where(spread > 0, (n * both - word * label) / np.maximum(spread, 1e-12), 0).max(1)
-    return phi
+def correlations(holds: Any, others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(words, k) the correlation (phi, from -1 to 1) of words (n, words) with columns (n, k) of 0 and 1; 0 where either
+    never varies."""
+    n, both = len(others), np.asarray(holds.T @ others)
+    word, other = np.asarray(holds.sum(0)).reshape(-1, 1), others.sum(0)
+    spread = np.sqrt(word * (n - word) * other * (n - other))
+    return np.where(spread > 0, (n * both - word * other) / np.maximum(spread, 1e-12), 0)
+
+
+def word_groups(words: NDArray[np.str_], holds: Any, labels: NDArray[np.float64]) -> frozenset[str]:
+    """Words that occur together and, as groups, nearly tell a label: those of a sentence that was added to texts.
+
+    Words that go with the same label and with each other form a group; a text holds it if it holds half of it. Each
+    sentence of many may be rare: what must tell the label is whether a text holds any of the groups that go with it.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    phi, found = correlations(holds, labels), set()
+    best = phi.max(1)
+    chosen = np.argsort(-best, kind="stable")[:GROUPED]
+    chosen = chosen[best[chosen] >= SMALLEST]
+    for label in range(labels.shape[1]):
+        mine = chosen[phi[chosen].argmax(1) == label] if len(chosen) else chosen
+        held = np.asarray(holds[:, mine].todense(), np.float64)
+        _, group = connected_components(correlations(holds[:, mine], held) >= TOGETHER, directed=False)
+        sizes = np.bincount(group, minlength=1)
+        large = np.flatnonzero(sizes >= 3)
+        shares = held @ np.eye(len(sizes))[group][:, large] / sizes[large] if len(large) else np.zeros((len(held), 1))
+        present = (shares >= 0.5).any(1)
+        if len(large) and np.corrcoef(present, labels[:, label])[0, 1] >= GIVEAWAY:
+            found |= set(words[mine[np.isin(group, large)]].tolist())
+    return frozenset(found)
 
 
 def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int64]) -> tuple[View, ...]:
-    """Giveaway words, length and casing, which a model should not follow, and the words that go most with a label.
+    """Giveaway words and groups of words, length and casing, which a model should not follow; words and sentences.
 
-    Words that go with a label are usually what a text means (`boring` in a bad review), so only a word that nearly
-    tells the label by itself counts as a giveaway; the others are shown, not ruled on.
+    Words that go with a label are usually what a text means (`boring` in a bad review), so only a word, or words that
+    occur together, that nearly tell the label count as a giveaway; about the others, and sentences, a person is asked.
     """
+    folds, labels = range(int(fold.max()) + 1), np.eye(int(y.max()) + 1)[y]
+    phi: list[dict[str, float]] = [{} for _ in folds]  # of each fold, learnt on the others
+    groups, none = [frozenset[str]() for _ in folds], ""
     try:
-        phi, none = associations(texts, y, fold), NO_WORD
+        words, holds = read_words(texts)
     except Problem as problem:
-        # texts without words still have a length; the views of words then say why there are none
-        phi, none = [{} for _ in range(int(fold.max()) + 1)], str(problem)
-    giveaway = tuple(strongest(each, GIVEAWAY) for each in phi)
-    named = sorted(frozenset().union(*giveaway), key=lambda word: (-max(each.get(word, 0) for each in phi), word))[:3]
-    title = "giveaway word" + (f" ({', '.join(named)})" if named else "")
+        none = str(problem)  # texts without words still have a length; the views of words then say why there are none
+    else:
+        for number in folds:
+            inside = fold != number
+            best = correlations(holds[inside], labels[inside]).max(1)
+            phi[number] = dict(zip(words.tolist(), best.tolist(), strict=True))
+            groups[number] = word_groups(words, holds[inside], labels[inside])
+
+    def listing(name: str, title: str, nuisance: bool, listed: Sequence[frozenset[str]], empty: str) -> View:
+        view = word_view(name, title, nuisance, listed, fold, none or empty)
+        order = sorted(view.words, key=lambda word: (-max(each.get(word, 0) for each in phi), word))
+        named = f" ({', '.join(order[:3])})" if nuisance and order else ""
+        return replace(view, title=title + named, words=tuple(order))
+
+    giveaway, going = ([strongest(each, least) for each in phi] for least in (GIVEAWAY, SMALLEST))
     return (
-        word_view("giveaway", title, True, giveaway, fold, none),
-        word_view("words", "words that go with a label", False, [strongest(p, SMALLEST) for p in phi], fold, none),
+        listing("giveaway", "giveaway word", True, giveaway, NO_WORD),
+        listing("together", "words that occur together", True, groups, NO_GROUP),
+        listing("words", "words that go with a label", False, going, NO_WORD),
         *(
-            View(name, name, True, lambda x, donors, _, change=change: list(map(change, x, donors)), name)
-            for name, change in (("length", take_length), ("casing", take_casing))
+            View(name, title, nuisance, lambda x, donors, _, change=change: list(map(change, x, donors)), name)
+            for name, title, nuisance, change in (
+                ("first-sentence", "first sentence", False, take_sentence),
+                ("last-sentence", "last sentence", False, partial(take_sentence, last=True)),
+                ("length", "length", True, take_length),
+                ("casing", "casing", True, take_casing),
+            )
         ),
     )
 

@@ -32,7 +32,9 @@ Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole netw
 Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
 Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
 Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
-Confirmed = Annotated[Path | None, typer.Option(help="The CSV that the page saved: what you marked in it.")]
+Marks = Annotated[
+    Path | None, typer.Option("--marks", "--confirmed", help="The CSV of your marks, as the page or `mark` saves it.")
+]
 Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
 FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
 Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
@@ -55,7 +57,7 @@ def audit(
     workers: Workers = 0,
     epochs: options.Epochs = None,
     matters: Matters = "",
-    confirmed: Confirmed = None,
+    marks: Marks = None,
     redact: Redact = "",
     fail_if: FailIf = "",
     baseline: Baseline = None,
@@ -75,7 +77,7 @@ def audit(
         findings = api.audit(
             source, probs and read_array(probs), features and read_array(features), label=label, image=image, text=text,
             group=group, split=split, unit=unit, backbone=backbone, finetune=finetune, seeds=at_least(seeds),
-            workers=at_least(workers), seed=seed, epochs=epochs, matters=names(matters), confirmed=confirmed,
+            workers=at_least(workers), seed=seed, epochs=epochs, matters=names(matters), marks=marks,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
     show(findings, as_json)
@@ -97,8 +99,10 @@ def debias(
     workers: Workers = 0,
     epochs: options.Epochs = None,
     matters: Matters = "",
-    confirmed: Confirmed = None,
-    max_cost: Annotated[float, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = 2.0,
+    marks: Marks = None,
+    use_groups: Annotated[bool, typer.Option("--use-groups", help="Train with the column of --group.")] = False,
+    export: Annotated[str | None, typer.Option(help="Which candidate becomes model/; all are in models/.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = None,
     redact: Redact = "",
     fail_if: FailIf = "",
     baseline: Baseline = None,
@@ -116,7 +120,7 @@ def debias(
         findings = api.debias(
             source, label=label, image=image, text=text, group=group, split=split, unit=unit, backbone=backbone,
             finetune=finetune, seeds=at_least(seeds), workers=at_least(workers), seed=seed, epochs=epochs,
-            matters=names(matters), confirmed=confirmed, max_cost=max_cost,
+            matters=names(matters), marks=marks, use_groups=use_groups, export=export, max_cost=max_cost,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
     show(findings, as_json)
@@ -210,7 +214,7 @@ def show(findings: Any, as_json: bool) -> None:
     """The findings in words, the model that was examined first; or as one JSON object."""
 
     if as_json:
-        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "looks", "map")
+        hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "to_mark", "map")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
         return
     for line in told(findings):
@@ -235,7 +239,11 @@ def told(findings: Any) -> Iterator[str]:
     if summary["groups"]:
         yield from told_groups(summary["groups"])
     if repair := summary.get("repair"):
-        yield from (each["sentence"] for each in (repair, repair["selection"], repair["price"]) if each)
+        if summary["propagation"]:
+            yield from (summary["propagation"][part] for part in ("sentence", "more"))
+        yield from (
+            each["sentence"] for each in (repair, repair["selection"], repair["price"], repair["export"]) if each
+        )
         yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
         yield f"The page: {findings.page.resolve()}"

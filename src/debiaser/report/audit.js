@@ -143,15 +143,16 @@ draw("reading", (reading) => {
   document.addEventListener("focusin", read);
   document.addEventListener("pointerover", read);
 });
-draw("copy", (button) => {
+for (const button of document.querySelectorAll(".snippet button")) {
+  const code = button.parentElement.querySelector("code");
   button.hidden = false;
   button.addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(find("snippet").textContent);
+      await navigator.clipboard.writeText(code.textContent);
     } catch {
-      getSelection().selectAllChildren(find("snippet"));
+      getSelection().selectAllChildren(code);
       document.execCommand("copy");
     }
     button.textContent = "Copied";
   });
-});
+}

@@ -6,6 +6,7 @@ Accuracies, error rates, `follows` and `chance` are in percent, excesses in poin
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path, PureWindowsPath  # which knows both kinds of slashes
@@ -32,18 +33,21 @@ def write_audit_page(
     samples: Mapping[int, Part],
     swaps: Mapping[str, Sequence[Part]],
     redact: frozenset[str] = frozenset(),
+    marks: Sequence[Part] = (),
 ) -> Path:
     """Write the page of an audit, readable by its owner only.
 
-    findings: the content of audit.json. rows: the columns of scores.csv, without what could not be read.
+    findings: the content of audit.json. rows: the columns of scores.csv, without what could not be read, and `content`.
     samples: what can be shown, by its place in scores.csv: `image` (h, w, 3) or `text`, the probabilities `easy` of the
-    biased model, and for some `look_easy` and `look_debiased`, a heat map (h, w) or [word, weight] pairs. swaps: by
-    view, three `images` or `texts` (original, donor, swapped) with the `answers` to them. redact: `images` leaves
-    samples and swaps out, `paths` replaces the names of files and samples by numbers.
+    biased model and `plain` of the plain one, and for some `look_easy` and `look_debiased`, a heat map (h, w) or
+    [word, weight] pairs. swaps: by view, three `images` or `texts` (original, donor, swapped) with the `answers` to
+    them. redact: `images` leaves samples and swaps out, `paths` replaces the names of files and samples by numbers.
+    marks: what was marked before, as `place` (in scores.csv, or -1), `id`, `mark`, `label` and `content`.
     """
-    columns = {name: np.asarray(rows[name]).tolist() for name in (*TEXTS, *NUMBERS)}
+    columns = {name: np.asarray(rows[name]).tolist() for name in (*TEXTS, *NUMBERS, "content")}
     for entry in findings["unreadable"]:
-        blank = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(NUMBERS, np.nan), "id": entry["id"], "kind": "unreadable"}
+        blank = {**dict.fromkeys((*TEXTS, "content"), ""), **dict.fromkeys(NUMBERS, np.nan)}
+        blank |= {"id": entry["id"], "kind": "unreadable"}
         for name, cells in columns.items():
             cells.append(blank[name])
     if "images" in redact:
@@ -51,7 +55,10 @@ def write_audit_page(
     key = hashlib.sha256(as_json([columns["id"], _short(columns["score"])]).encode("utf-8", "replace")).hexdigest()[:16]
     if "paths" in redact:
         findings, columns = without_paths(findings, columns)
+        marks = [{**mark, "id": ""} for mark in marks]
     data = page_data(findings, columns, samples, swaps) | {"key": f"debiaser-{key}", "redacted": "paths" in redact}
+    place = {row: number for number, row in enumerate(data["rows"]["row"])}
+    data["marks"] = [{**mark, "place": place.get(mark["place"], -1)} for mark in marks]
     # Those flagged first, then by how much they tell.
     suspects = sorted(
         findings["suspects"], key=lambda each: (not each["flagged"], each["chance"] - each["balanced_accuracy"])
@@ -59,7 +66,7 @@ def write_audit_page(
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
-        ("audit.js", "audit_slices.js", "audit_table.js", "audit_review.js"),
+        ("audit.js", "audit_slices.js", "audit_table.js", "audit_mark.js", "audit_review.js"),
         inline_style=False,
         found=findings,
         t=tables,
@@ -137,6 +144,8 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
     clean: Part = _mapped({**findings, "reasons": reasons}, scrub)
     clean |= {"source": HIDDEN, "classes": findings["classes"]}
     clean["next"]["snippet"] = scrub(snippet.replace(findings["source"], "SOURCE"))
+    line = findings["next"]["marks"].replace(shlex.quote(findings["source"]), "SOURCE")
+    clean["next"]["marks"] = scrub(line.replace(findings["source"], "SOURCE"))
     for suspect in clean["suspects"]:
         if NAMED.search(suspect["column"]):  # a column made of names keeps its numbers and loses its values
             values = [{**value, "value": f"value {number}"} for number, value in enumerate(suspect["values"], 1)]
@@ -189,8 +198,9 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 MOST_ROWS, ID_ROOM = 10_000, 1_200_000
 MOST_SAMPLES, MOST_CLASSES, MOST_PER_SIDE = 400, 30, 10
 MOST_MISLABELLED, MOST_LOOKS, SHEET = 24, 12, 24
-IMAGE_ROOM, SIDES = 2_400_000, (192, 144, 112, 80, 56)
-TEXT_LENGTH, WORD_LENGTH = 1_200, 40
+IMAGE_ROOM, SIDES = 1_900_000, (192, 144, 112, 80, 56)
+LARGE_ROOM, LARGE_SIDES = 1_300_000, (320, 256, 192, 144)  # of the images to mark
+TEXT_LENGTH, LARGE_LENGTH, WORD_LENGTH = 1_200, 8_000, 40
 MOST_SLICED = 200  # samples of slices beside the others
 LIKELY = 3  # classes told for one answer
 
@@ -206,18 +216,21 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
     sides = galleries(findings, columns, samples)
     kind, doubt, score = columns["kind"], columns["p_mislabelled"], columns["score"]
     mislabelled = sorted((row for row in samples if kind[row] == "mislabelled"), key=lambda row: -doubt[row])
+    mislabelled = mislabelled or [row for row in findings["label_errors"] if row in samples]  # no kind is asserted
     looks = sorted((row for row in samples if "look_easy" in samples[row]), key=lambda row: -score[row])
-    parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "to_mark": findings["looks"]}
+    asked = [each["place"] for each in findings["to_mark"]]
+    parts = {"mislabelled": mislabelled[:MOST_MISLABELLED], "looks": looks[:MOST_LOOKS], "to_mark": asked}
     turns = by_turns(side for _, low, high in sides for side in (high, low))
     sliced = by_turns(each["places"] for each in findings["slices"])
-    others = list(samples)[:: max(len(samples) // SHEET, 1)]
-    wanted = dict.fromkeys([*parts["to_mark"], *turns, *parts["mislabelled"], *parts["looks"], *others])
+    sheet = [row for row in list(samples)[:: max(len(samples) // SHEET, 1)] if row not in asked]
+    wanted = dict.fromkeys([*asked, *turns, *parts["mislabelled"], *parts["looks"], *sheet])
     shown = [row for row in wanted if row in samples][:MOST_SAMPLES]
     shown = [*dict.fromkeys([*shown, *[row for row in sliced if row in samples][:MOST_SLICED]])]
     order = list(dict.fromkeys([*listed, *shown]))
     names = list(dict.fromkeys([*(str(entry["name"]) for entry in findings["classes"]), ""]))
     place = {row: number for number, row in enumerate(order)}
-    drawn = draw_samples({place[row]: samples[row] for row in shown})
+    large, others = ({place[row]: samples[row] for row in shown if (row in asked) == each} for each in (True, False))
+    drawn = draw_samples(large, LARGE_ROOM, LARGE_SIDES, LARGE_LENGTH) | draw_samples(others)
     kept = {row: place[row] for row in shown if place[row] in drawn}  # some images may not have found room
     first = next(iter(samples.values()), {})
 
@@ -238,7 +251,7 @@ def page_data(findings: Part, columns: Part, samples: Mapping[int, Part], swaps:
         **{name: places(rows) for name, rows in parts.items()},
         "slices": [{**each, "places": places(each["places"])} for each in findings["slices"]],
         "map": map_data(findings["map"], columns, names, place) if findings["map"] else None,
-        "sheet": places(sorted(kept)[:: max(len(kept) // SHEET, 1)][:SHEET]) if "image" in first else [],
+        "sheet": places(sheet[:SHEET]) if "image" in first else [],
         "swaps": {
             view: [
                 each if "texts" in each else {**each, "images": [data_uri(image) for image in each["images"]]}
@@ -306,6 +319,7 @@ def table_columns(columns: Part, order: Sequence[int], names: Sequence[str]) -> 
         "label": [number[name] for name in text["label"]],
         "predicted": [number[name] for name in text["predicted"]],
         "kind": [KINDS.index(kind) for kind in text["kind"]],
+        "content": [columns["content"][row] for row in order],
         **numbers,
         "rank": [None if rank is None else int(rank) for rank in numbers["rank"]],
     }
@@ -315,17 +329,21 @@ def _short(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
-def draw_samples(samples: Mapping[int, Part]) -> dict[int, Part]:
-    """Each sample for the script: the image or the beginning of the text, where the models look, and what the biased
-    one says as [class, probability]. Images are as large as there is room for all of them."""
+def draw_samples(
+    samples: Mapping[int, Part], room: int = IMAGE_ROOM, sides: Sequence[int] = SIDES, length: int = TEXT_LENGTH
+) -> dict[int, Part]:
+    """Each sample for the script: the image or the beginning of the text, where the models look, and what they say
+    as [class, probability]. Images are as large as there is room for all of them."""
     images = [sample["image"] for sample in samples.values() if "image" in sample]
     few = images[:: max(len(images) // 20, 1)]
-    most = IMAGE_ROOM * 0.95 * len(few) / max(len(images), 1)
-    side = next((side for side in SIDES if sum(len(data_uri(image, side)) for image in few) <= most), SIDES[-1])
-    room, drawn = IMAGE_ROOM, {}
+    most = room * 0.95 * len(few) / max(len(images), 1)
+    side = next((side for side in sides if sum(len(data_uri(image, side)) for image in few) <= most), sides[-1])
+    drawn = {}
     for place, sample in samples.items():
-        likely = np.argsort(-sample["easy"], kind="stable")[:LIKELY]
-        told: Part = {"easy": [[int(index), round(float(sample["easy"][index]), 3)] for index in likely]}
+        told: Part = {}
+        for model in ("easy", "plain"):
+            likely = np.argsort(-sample[model], kind="stable")[:LIKELY]
+            told[model] = [[int(index), round(float(sample[model][index]), 3)] for index in likely]
         looks = {name.removeprefix("look_"): sample[name] for name in ("look_easy", "look_debiased") if name in sample}
         if "image" in sample:
             told["src"] = data_uri(sample["image"], side)
@@ -333,7 +351,7 @@ def draw_samples(samples: Mapping[int, Part]) -> dict[int, Part]:
             room -= len(told["src"])
         else:
             text = sample["text"]
-            told["text"] = text[:TEXT_LENGTH] + ("…" if len(text) > TEXT_LENGTH else "")
+            told["text"] = text[:length] + ("…" if len(text) > length else "")
             for model, look in looks.items():
                 told[f"words_{model}"] = [[word[:WORD_LENGTH], round(weight, 2)] for word, weight in look]
         if room < 0:

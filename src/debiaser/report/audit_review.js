@@ -1,71 +1,3 @@
-// Reviewing: marks by key or button, kept in this browser, saved as a CSV file that `--confirmed` takes.
-var review = (() => {
-  const WORDS = { aligned: "follows the shortcut", conflicting: "goes against it", mislabelled: "mislabelled" };
-  const KEYS = { a: "aligned", c: "conflicting", m: "mislabelled" };
-  let marks = new Map(), history = [];
-  const load = () => {
-    try {
-      const stored = JSON.parse(localStorage.getItem(data.key) || "[]");
-      const places = new Map(data.rows.row.map((row, place) => [row, place]));
-      marks = new Map(stored.filter(([row, mark]) => places.has(row) && mark in WORDS).map(([row, mark]) => [places.get(row), mark]));
-    } catch { /* without a store the marks last as long as the page */ }
-  };
-  const keep = () => {
-    try {
-      localStorage.setItem(data.key, JSON.stringify([...marks].map(([place, mark]) => [cell("row", place), mark])));
-    } catch { /* see above */ }
-  };
-  const show = () => {
-    for (const one of document.querySelectorAll(".sample")) {
-      const mark = marks.get(Number(one.dataset.place));
-      if (mark) { one.dataset.mark = mark; one.dataset.letter = mark[0]; } else { delete one.dataset.mark; }
-    }
-    const counts = Object.keys(WORDS).map((mark) => [mark, [...marks.values()].filter((one) => one === mark).length]);
-    find("counter").textContent = marks.size
-      ? marks.size + " marked: " + counts.filter(([, count]) => count).map(([mark, count]) => count + " " + WORDS[mark]).join(", ")
-      : "Nothing marked yet";
-    find("review").hidden = !marks.size;
-    table.paint();
-    enlarged.showMark();
-  };
-  const set = (place, mark) => {
-    history.push([place, marks.get(place)]);
-    if (mark) marks.set(place, mark); else marks.delete(place);
-    find("last").textContent = titleOf(place) + (mark ? ": " + WORDS[mark] : ": mark taken back");
-    keep();
-    show();
-  };
-  // The mark of the sample in focus; where it has none, the latest change.
-  const undo = (place) => {
-    if (place !== undefined && marks.has(place)) { set(place, undefined); return; }
-    const last = history.pop();
-    if (last) { set(...last); history.pop(); }
-  };
-  const quoted = (text) => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
-  const examined = data.total - data.unreadable;
-  const asCsv = () => (data.redacted ? "row,mark,label,rows\n" : "id,mark,label\n") + [...marks].map(([place, mark]) =>
-    quoted(String(cell("id", place))) + "," + mark + "," + quoted(data.names[cell("label", place)])
-    + (data.redacted ? "," + examined : "") + "\n").join("");
-  const save = () => {
-    const address = URL.createObjectURL(new Blob([asCsv()], { type: "text/csv" }));
-    make("a", { href: address, download: "confirmed.csv" }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 10000);
-  };
-  const start = () => {
-    load();
-    find("save").addEventListener("click", save);
-    find("clear").addEventListener("click", () => {
-      if (!confirm("Take back all marks?")) return;
-      marks.clear();
-      history = [];
-      keep();
-      show();
-    });
-    show();
-  };
-  return { WORDS, KEYS, set, undo, start, markOf: (place) => marks.get(place) };
-})();
-
 // One sample, large, in a dialog; steps go through the list it was opened from.
 var enlarged = (() => {
   const dialog = find("enlarged"), filters = find("dialog-look").firstElementChild;
@@ -73,9 +5,8 @@ var enlarged = (() => {
   const facts = () => {
     const row = (name, ...value) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value));
     const sample = data.samples[place], told = [row("Label", className(cell("label", place)))];
-    told.push(row("Biased model says", sample
-      ? sample.easy.map(([index, share]) => className(index) + " (" + percent(share) + ")").join(", ")
-      : className(cell("predicted", place))));
+    told.push(row("Biased model says", sample ? saysAll(sample.easy) : className(cell("predicted", place))));
+    if (sample) told.push(row("Plain model says", saysAll(sample.plain)));
     told.push(row("Kind", KIND_WORDS[kindOf(place)]));
     const chances = [["p_conflicting", "going against"], ["p_mislabelled", "mislabelled"]].filter(([name]) => cell(name, place) !== null);
     if (chances.length) told.push(row("Probability", chances.map(([name, words]) => words + " " + percent(cell(name, place))).join(", ")));
@@ -84,9 +15,9 @@ var enlarged = (() => {
     return told;
   };
   const showMark = () => {
-    for (const button of dialog.querySelectorAll("[data-mark]")) {
-      button.setAttribute("aria-pressed", String(review.markOf(place) === button.dataset.mark));
-    }
+    const focused = dialog.contains(document.activeElement) && document.activeElement.dataset.mark;
+    find("dialog-marks").replaceChildren(...markButtons(review.markOf(place)));
+    if (focused) [...find("dialog-marks").children].find((one) => one.dataset.mark === focused)?.focus();
   };
   const show = (next) => {
     place = next;
@@ -165,7 +96,8 @@ const keyed = (event) => {
   const focused = document.activeElement, one = focused && focused.closest(".sample");
   const inTable = focused === table.home;
   const place = enlarged.isOpen() ? enlarged.place() : one ? Number(one.dataset.place) : inTable ? table.place() : undefined;
-  const mark = review.KEYS[event.key];
+  const mark = review.keyed(event.key);
+  if (place === undefined && marker.active() && marker.onKey(event)) return true;
   if (event.key === "u") { review.undo(place); return true; }
   if (mark && place !== undefined) { review.set(place, mark); return true; }
   if (enlarged.isOpen()) return enlarged.onKey(event);
@@ -182,6 +114,7 @@ document.addEventListener("keydown", (event) => {
 enlarged.start();
 table.start();
 review.start();
+marker.start();
 let folded = [];
 window.addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("details:not([open])")];

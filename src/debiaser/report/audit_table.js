@@ -31,12 +31,13 @@ const table = (() => {
   };
   const line = (place, index) => {
     const mark = review.markOf(place);
-    const one = make("tr", { id: "row-" + place, "data-place": place, "data-mark": mark, "aria-rowindex": index + 2,
+    const one = make("tr", { id: "row-" + place, "data-place": place, "aria-rowindex": index + 2,
       class: index === current ? "current" : null });
+    review.dress(one, mark);
     for (const column of COLUMNS) {
       if (column.name === "id") { one.append(idCell(place)); continue; }
       const marked = column.name === "kind" && mark;
-      const content = marked ? make("span", { class: "marked-as" }, "you: " + review.WORDS[mark]) : column.show(place);
+      const content = marked ? make("span", { class: "marked-as" }, "you: " + review.words(mark)) : column.show(place);
       one.append(make("td", { class: "col-" + column.name + (["rank", "score", "drawn"].includes(column.name) ? " number" : "") }, content));
     }
     return one;

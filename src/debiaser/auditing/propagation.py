@@ -1,0 +1,203 @@
+"""From a few marks to groups: what a person said of sixty samples is propagated over features to all of them.
+
+A mark is the shortcut's value in a sample ("water"); aligned and conflicting stand for the value that goes with the
+sample's own class, and with the class that the biased model would rather answer. Groups are class x value.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from debiaser.auditing.crossval import AT_ONCE, Rows, read_model
+from debiaser.auditing.estimates import Estimate, binomial_interval
+from debiaser.auditing.verdict import Examined
+from debiaser.data.split import Split
+from debiaser.errors import Problem
+from debiaser.io import numpy_stream
+from debiaser.learn.forward import look
+
+STRENGTH = 0.01  # scikit-learn's C of the propagation: few marks, many features
+FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
+RISING = 2.0  # points of accuracy from which more marks are worth it
+WEAK_CELL = 0.6  # of the marks in a class with a value that must be found again
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Class x value of the shortcut, for every sample; `value` (n,) numbers `values`, `known` (n,) who was not guessed.
+
+    source: in words where the values come from; told: everything that is reported of the propagation.
+    """
+
+    value: Rows
+    values: tuple[str, ...]
+    known: NDArray[np.bool_]
+    source: str
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, y: Rows) -> Rows:
+        """(n,) numbers of the groups of samples with these labels."""
+        return np.asarray(y * len(self.values) + self.value)
+
+    def name(self, number: int, classes: tuple[str, ...]) -> str:
+        """`waterbird, land`."""
+        return f"{classes[number // len(self.values)]}, {self.values[number % len(self.values)]}"
+
+
+def column_groups(group: NDArray[np.str_]) -> Groups:
+    """The groups of a column that is known for every sample."""
+    values, number = np.unique(group, return_inverse=True)
+    return Groups(number, tuple(map(str, values)), np.ones(len(group), bool), "the column of --group")
+
+
+def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
+    """The groups that these marks make of all samples: marks of samples in the pool are learnt from.
+
+    Samples marked mislabelled say nothing of the shortcut. Marks of held-out samples are only known, not learnt from.
+    """
+    y = examined.trainer.y
+    words = {row: as_value(examined, row, mark) for row, mark in marks.items() if mark != "mislabelled"}
+    learnt = np.array([row for row in words if examined.place[row] >= 0], np.int64)
+    values = tuple(sorted({words[row] for row in learnt.tolist()}))
+    if len(values) < 2:
+        only = f"all of them '{values[0]}'" if values else "none of them on a sample that may be learnt from"
+        raise Problem(
+            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: to_mark.csv lists "
+            "the next ones"
+        )
+    number = {word: place for place, word in enumerate(values)}
+    labels = np.array([number[words[row]] for row in learnt.tolist()])
+    spaces = feature_spaces(examined)
+    value = guess(spaces, learnt, labels, np.arange(len(y)))
+    again = cross_validated(spaces, learnt, labels, examined.trainer.seed)
+    known = np.zeros(len(y), bool)
+    for row, word in words.items():
+        if word in number:
+            value[row], known[row] = number[word], True
+    groups = Groups(value, values, known, f"{len(learnt):,} marks, propagated")
+    groups.told.update(report(groups, examined, learnt, labels, again, spaces))
+    return groups
+
+
+def as_value(examined: Examined, row: int, mark: str) -> str:
+    """The value that a mark stands for: the tag; for aligned and conflicting, the class that it is typical of."""
+    y, classes = examined.trainer.y, examined.subject.own.classes
+    if mark not in ("aligned", "conflicting"):
+        return mark
+    if mark == "aligned":
+        return f"as in '{classes[y[row]]}'"
+    others = np.nan_to_num(examined.biased.probability[row]).copy()
+    others[y[row]] = -1
+    return f"as in '{classes[int(others.argmax())]}'"
+
+
+def feature_spaces(examined: Examined) -> list[NDArray[np.float32]]:
+    """(n, h) features of all samples: the frozen ones, or those of the plain models where networks are trained."""
+    material, trainer = examined.trainer.material, examined.trainer
+    if material.architecture == "mlp":
+        return [np.asarray(material.inputs, np.float32)]
+    keys = examined.plain.keys[0][:1] if examined.subject.whole else examined.plain.keys[0]
+    everything = Split(torch.from_numpy(trainer.y), material.read, material.classes)
+    models = (read_model(material, trainer.folder / key) for key in keys)
+    return [
+        np.concatenate([each.features.float().numpy() for each in look(model, everything.batches(AT_ONCE))])
+        for model in models
+    ]
+
+
+def _classifier() -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=500))
+
+
+def cross_validated(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> Rows:
+    """(m,) the value of each marked sample as the others would have it: out of fold, no value missing outside."""
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = min(FOLDS, int(np.bincount(labels).min()))
+    if folds < 2:
+        return np.full(len(rows), -1)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed % 2**32).split(rows, labels)
+    said = np.full(len(rows), -1)
+    for train, ask in parts:
+        said[ask] = guess(spaces, rows[train], labels[train], rows[ask])
+    return said
+
+
+def guess(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, ask: Rows) -> Rows:
+    """(b,) the values of samples `ask` by the marks `labels` (m,) of samples `rows`."""
+    fits = (_classifier().fit(x[rows], labels).predict_proba(x[ask]) for x in spaces)
+    return np.asarray(np.mean(list(fits), 0).argmax(1))
+
+
+def learning_curve(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> list[list[float]]:
+    """Pairs of how many marks were learnt from, a third and two thirds, and the accuracy in percent on the others."""
+    stream, curve = numpy_stream(seed, "learning curve"), []
+    for share in (1 / 3, 2 / 3):
+        right, count = [], round(share * len(rows))
+        for _ in range(TURNS):
+            mixed = stream.permutation(len(rows))
+            train, ask = mixed[:count], mixed[count:]
+            if len(np.unique(labels[train])) > 1 and len(ask):
+                known, place = np.unique(labels[train], return_inverse=True)
+                right.append(float((known[guess(spaces, rows[train], place, rows[ask])] == labels[ask]).mean()))
+        curve += [[count, 100 * float(np.mean(right))]] if right else []
+    return curve
+
+
+def report(
+    groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, spaces: list[NDArray[np.float32]]
+) -> dict[str, Any]:
+    """How well the marks are found again, by class and value too, the groups they make, and whether more would help."""
+    y, pool, classes = examined.trainer.y, examined.pool, examined.subject.own.classes
+    asked, right = again >= 0, again == labels
+    share = float(right[asked].mean()) if asked.any() else float("nan")
+    low, high = binomial_interval(share, int(asked.sum())) if asked.any() else (0.0, 1.0)
+    accuracy = Estimate(100 * share, 100 * low, 100 * high, f"cross-validated over {int(asked.sum())} marks")
+    of, marked = groups.of(y), groups.of(y)[rows]
+    cells = [
+        {
+            "class": classes[number // len(groups.values)],
+            "value": groups.values[number % len(groups.values)],
+            "n": int((of[pool] == number).sum()),
+            "marked": int((marked == number).sum()),
+            "found_again": 100 * float(right[marked == number].mean()) if (marked == number).any() else None,
+        }
+        for number in range(len(classes) * len(groups.values))
+    ]
+    curve = learning_curve(spaces, rows, labels, examined.trainer.seed)
+    curve += [] if np.isnan(share) else [[len(rows), 100 * share]]
+    counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
+    told = f"{len(rows):,} marks, found again with {accuracy.words()} accuracy (cross-validated). Groups: {counts}."
+    return {
+        "marked": len(rows),
+        "accuracy": accuracy.plain,
+        "groups": cells,
+        "curve": curve,
+        "sentence": told,
+        "more": more_marks(cells, curve),
+    }
+
+
+def more_marks(cells: list[dict[str, Any]], curve: list[list[float]]) -> str:
+    """Whether more marks are worth a person's time."""
+    unseen = [f"{cell['class']}, {cell['value']}" for cell in cells if cell["n"] and not cell["marked"]]
+    if unseen:
+        return f"More marks would help: none is in {'; '.join(unseen)}."
+    lost = [cell for cell in cells if cell["marked"] and cell["found_again"] < 100 * WEAK_CELL]
+    if lost:
+        cell = min(lost, key=lambda each: each["found_again"])
+        where = f"{cell['class']}, {cell['value']}"
+        return f"More marks would help: of those in {where} only {cell['found_again']:.0f}% are found again."
+    if len(curve) > 1 and curve[-1][1] - curve[-2][1] > RISING:
+        return (
+            f"More marks would help: from {curve[-2][0]:.0f} to {curve[-1][0]:.0f} of them the propagation went from "
+            f"{curve[-2][1]:.0f}% to {curve[-1][1]:.0f}%."
+        )
+    return "More marks would hardly change the groups."

@@ -1,0 +1,87 @@
+"""Last layers fitted on fixed features: weighted logistic regression, balanced subsets averaged, the worst group first.
+
+A last layer is the weights (k, h) and biases (k,) of a linear map from features as they come; features are standardised
+inside. `strength` is the inverse strength of regularisation (scikit-learn's C) at weights of mean 1.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debiaser.io import numpy_stream
+from debiaser.learn.groups import balancing_weights
+
+LastLayer: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32]]
+Vector: TypeAlias = NDArray[np.float64]
+Rows: TypeAlias = NDArray[np.int64]
+
+STEPS = 500  # of the solver, at most
+SUBSETS = 10  # of DFR
+ROUNDS, ETA = 10, 1.0  # of GroupDRO: fits, and how fast the weight of a group with a large loss grows
+NEVER = -30.0  # the bias of a class that no sample has
+
+
+class LogisticFit:
+    """Logistic regressions on the same features (n, h) and labels (n,) of k classes, under many weightings."""
+
+    def __init__(self, features: NDArray[Any], y: Rows, k: int, strength: float) -> None:
+        self.mean, deviation = features.mean(0, dtype=np.float64), features.std(0, dtype=np.float64)
+        self.scale = 1 / np.where(deviation > 1e-9, deviation, 1.0)
+        self.x = ((features - self.mean) * self.scale).astype(np.float32)
+        self.y, self.k, self.strength = y, k, strength
+
+    def fit(self, weight: Vector | None = None, rows: Rows | None = None) -> LastLayer:
+        """The last layer under weights (n,) of the samples, or on some of them."""
+        from sklearn.linear_model import LogisticRegression
+
+        x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        even = None if weight is None else weight * (len(y) / weight.sum())
+        there = np.unique(y if weight is None else y[weight > 0])
+        weights, biases = np.zeros((self.k, x.shape[1])), np.full(self.k, NEVER)
+        biases[there] = 0.0
+        if len(there) > 1:
+            found = LogisticRegression(C=self.strength, max_iter=STEPS).fit(x, y, even)
+            both = len(found.classes_) == 2
+            weights[found.classes_] = np.vstack([-found.coef_, found.coef_]) / 2 if both else found.coef_
+            cut = found.intercept_
+            biases[found.classes_] = np.concatenate([-cut, cut]) / 2 if both else cut
+        weights *= self.scale
+        return weights.astype(np.float32), (biases - weights @ self.mean).astype(np.float32)
+
+    def losses(self, layer: LastLayer) -> Vector:
+        """(n,) cross-entropy of every sample."""
+        weights, biases = layer
+        logits = self.x @ (weights / self.scale).T.astype(np.float32) + (biases + weights @ self.mean)
+        logits = logits - logits.max(1, keepdims=True)
+        return np.asarray(np.log(np.exp(logits).sum(1)) - np.take_along_axis(logits, self.y[:, None], 1)[:, 0])
+
+    def balanced_subsets(self, groups: Rows, seed: int) -> LastLayer:
+        """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
+        stream, members = (
+            numpy_stream(seed, "balanced subsets"),
+            [np.flatnonzero(groups == g) for g in np.unique(groups)],
+        )
+        size = min(map(len, members))
+        drawn = [np.concatenate([stream.permutation(each)[:size] for each in members]) for _ in range(SUBSETS)]
+        layers = [self.fit(rows=np.sort(rows)) for rows in drawn]
+        return np.mean([each for each, _ in layers], 0), np.mean([each for _, each in layers], 0)
+
+    def group_dro(self, groups: Rows) -> LastLayer:
+        """GroupDRO by best responses: fit under group weights q, then q grows by exp(eta loss of the group)."""
+        _, groups = np.unique(groups, return_inverse=True)
+        sizes = np.bincount(groups)
+        q = np.full(len(sizes), 1 / len(sizes))
+        for _ in range(ROUNDS):
+            layer = self.fit((q / sizes)[groups])
+            q = q * np.exp(ETA * np.bincount(groups, self.losses(layer)) / sizes)
+            q /= q.sum()
+        return layer
+
+
+def equal_groups(groups: Rows, weight: Vector | None = None) -> Vector:
+    """(n,) weights that make every group count the same; samples that weigh nothing stay out."""
+    weights = np.zeros(len(groups))
+    inside = np.ones(len(groups), bool) if weight is None else weight > 0
+    weights[inside] = balancing_weights(np.unique(groups[inside], return_inverse=True)[1])
+    return weights
