@@ -187,8 +187,16 @@ def test_answers_in_python_rank_by_the_gradient_norm() -> None:
 def test_audit_of_a_data_frame(pictures: Path, cache: Path) -> None:
     paths = sorted(pictures.glob("*/*.png"))
     frame = pd.DataFrame({"image": map(str, paths), "label": [path.parent.name for path in paths]})
-    findings = audit(frame, epochs=1, workers=1)
-    assert len(findings.scores) == COUNT and "audit(DATAFRAME, " in findings.summary["next"]["snippet"]
+    frame["half"] = np.where(np.arange(len(frame)) % 2, "odd", "even")
+    findings = audit(frame, epochs=1, workers=1, group="half")
+    found = findings.summary
+    assert len(findings.scores) == COUNT and "audit(DATAFRAME, " in found["next"]["snippet"]
+    assert found["groups"]["column"] == "half" and len(found["groups"]["cells"]) == 20
+    assert sum(cell["n"] for cell in found["groups"]["cells"]) == COUNT == len(found["map"]["places"])
+    wrong = findings.rows["label"] != findings.rows["predicted"]
+    for each in found["slices"]:
+        assert wrong[each["places"]].all() and set(findings.rows["label"][each["places"]]) == {each["class"]}
+    assert 0 < sum(each["n"] for each in found["slices"]) <= wrong.sum()
 
 
 def test_debias_compares_with_the_same_number_of_samples(debiased: AuditedFolder) -> None:

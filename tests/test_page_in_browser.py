@@ -457,10 +457,12 @@ def test_redacted_paths_leave_no_name(tmp_path: Path, browser: Any) -> None:
     column = {"column": "file name token", "values": values, "empty": [cell]}
     told["suspects"] = [*told["suspects"], {**told["suspects"][0], **column}]
     told["reasons"] = ["A suspect column has an empty cell: file name token 'ottokar' never goes with label '1'."]
+    cells = [{**told["groups"]["cells"][0], "group": "leonie"}]
+    told["groups"] = {**told["groups"], "column": "folder", "cells": cells}
     full = write_audit_page(tmp_path / "full.html", **audit).read_text(encoding="utf-8")
     page = write_audit_page(tmp_path / "report.html", **audit, redact=frozenset({"paths"}))
     text = page.read_text(encoding="utf-8")
-    for name in ("anna-mueller", "ottokar", "clinic", "/data/private"):
+    for name in ("anna-mueller", "ottokar", "clinic", "/data/private", "leonie"):
         assert name in full and name not in text
     assert "17 of them were slow" in text and "never goes with label" in text
     show(browser, page.as_uri())

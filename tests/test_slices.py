@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
 from debiaser.auditing.selection import describe
@@ -108,6 +109,12 @@ def test_models_are_told_by_class_and_group() -> None:
     own = SimpleNamespace(group=group, classes=("x|", "y"))
     card: Any = "\n".join(group_lines(SimpleNamespace(subject=SimpleNamespace(own=own)), trial, right))  # type: ignore[arg-type]
     assert "| x&#124; |" in card and f"{told['groups']['y x b']['mean']:.1f}" in card
+
+
+def test_many_single_samples_have_the_interval_of_their_bootstrap() -> None:
+    hits = np.random.default_rng(0).random(1500) < 0.1
+    fast, drawn = share(hits, np.arange(1500)), 100 * resampled_means(hits.astype(float), np.arange(1500))[:, 0]
+    assert [fast.low, fast.high] == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.15)
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------

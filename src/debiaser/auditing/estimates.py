@@ -10,6 +10,7 @@ from debiaser.io import numpy_stream
 
 DRAWS = 1000
 CHUNK = 2_000_000  # counts held at once
+MANY = 1000  # single samples: drawing them one by one would take a second for four thousand
 FEWEST_UNITS = 6  # of fewer, even if all agree, a fair coin does the same in more than 5% of cases
 
 
@@ -58,9 +59,13 @@ def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimat
     if not len(hits):
         return Estimate(float("nan"), method="no samples")
     values = 100 * hits.astype(np.float64)
-    drawn = resampled_means(values, unit, seed)[:, 0]
+    units = len(np.unique(unit))
+    if units == len(hits) > MANY:  # each unit one sample: so many hits are drawn, whichever they are
+        drawn = 100 * numpy_stream(seed, "bootstrap").binomial(units, values.mean() / 100, DRAWS) / units
+    else:
+        drawn = resampled_means(values, unit, seed)[:, 0]
     low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {len(np.unique(unit)):,} units")
+    return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {units:,} units")
 
 
 def binomial_interval(share: float, n: float) -> tuple[float, float]:

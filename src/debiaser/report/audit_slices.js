@@ -22,7 +22,8 @@ const drawSlices = (home) => {
   const rest = data.slices.slice(OPEN_SLICES);
   if (rest.length) home.append(make("details", {}, make("summary", {}, rest.length + " more slices"), ...rest.map(slice)));
 };
-const dotColour = (label) => data.names.length <= 9 ? "var(--series-" + label + ")" : "hsl(" + Math.round(label * 137.5) % 360 + " 55% 55%)";
+const SERIES = [1, 4, 3, 2, 5, 6, 7, 0]; // neighbours far apart
+const dotColour = (label) => data.names.length <= 9 ? "var(--series-" + SERIES[label] + ")" : "hsl(" + Math.round(label * 137.5) % 360 + " 55% 55%)";
 const drawMap = (home) => {
   const SIDE = [1000, 640], points = data.map, dots = [];
   const shape = (tag, attributes) => {
