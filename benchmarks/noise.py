@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from debiaser.auditing.api import Request, examine
-from debiaser.auditing.candidates import PLAIN_PGD, VANILLA, Training, train_candidates
+from debiaser.auditing.candidates import VANILLA, Training, train_candidates, world_of
 from debiaser.auditing.crossval import Trainer
 from debiaser.auditing.diagnosis import KINDS, name_kinds
 from debiaser.auditing.inputs import Material, Subject, own_of
@@ -30,6 +30,7 @@ from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import effective_sample_size
 
 SETTINGS = ((0.01, 0.05), (0.05, 0.02), (0.05, 0.0), (0.01, 0.0))  # rho, flips
+PLAIN_PGD = "plain PGD"
 WEIGHED = "PGD, likely mislabelled rows weigh less"
 EPOCHS = 6  # of the debiased stage; vanilla gets as many more as the first stage takes
 
@@ -82,21 +83,22 @@ def measure(
     conflicting = (truth.conflicting(y)[:train] == 1).numpy() & ~flipped
     diagnosis = examined.diagnosis
     raw = name_kinds(examined.trainer.fold >= 0, diagnosis.misclassified, diagnosis.wrong_by_seed)
-    draws = {PLAIN_PGD: examined.weight(1.0, trusting=False), WEIGHED: examined.weight(1.0)}
+    world = world_of(examined)
+    by_score = replace(world, trust=np.ones(train)).by_score(1.0)
+    draws = {PLAIN_PGD: by_score, WEIGHED: world.by_score(1.0)}
     everything = np.concatenate([benchmark.train.y[:train].numpy(), benchmark.test.y.numpy()])
     longer = Longer(material.array, material.classes, material.identity, epochs)
     trainer = Trainer(longer, everything, np.full(len(everything), -1), examined.trainer.folder, workers)
     none = np.zeros(len(everything) - train)
-    trainings = {VANILLA: Training()} | {
-        name: Training(np.concatenate([each, none]), augmented=True) for name, each in draws.items()
+    trainings = {VANILLA: Training(np.concatenate([world.equal(world.y), none]))} | {
+        name: Training(np.concatenate([each, none]), True, augmented=True) for name, each in draws.items()
     }
     asked = np.arange(train, len(everything))
-    evaluation = train_candidates(trainer, np.arange(train), asked, trainings, np.arange(len(everything)), seeds)
+    evaluation = train_candidates(trainer, [(np.arange(train), asked)], trainings, np.arange(len(everything)), seeds)
     accuracy = {
         name: [100 * float(each) for each in (evaluation.candidates[name].answers == evaluation.labels).mean(1)]
         for name in (VANILLA, PLAIN_PGD, WEIGHED)
     }
-    by_score = examined.weight(1.0, trusting=False)
     return {
         "rows": train,
         "rho": rho,

@@ -1,0 +1,124 @@
+"""A few marks make groups of all samples, and last layers that make groups equal do what their definitions say."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from debiaser.auditing.candidates import World, calibrated
+from debiaser.auditing.propagation import column_groups, propagate_marks
+from debiaser.errors import Problem
+from debiaser.learn.last_layer import LogisticFit, equal_groups
+
+N = 600
+
+
+@pytest.fixture(scope="module")
+def shortcut() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features in which the shortcut is easier to see than the label and goes with it in nine of ten samples."""
+    stream = np.random.default_rng(0)
+    y = np.arange(N) % 2
+    value = np.where(stream.random(N) < 0.9, y, 1 - y)
+    features = stream.normal(size=(N, 20)).astype(np.float32)
+    features[:, 0] += 1.2 * (2 * y - 1)
+    features[:, 1] += 3 * (2 * value - 1)
+    return 5 + 2 * features, y, value
+
+
+def examined_of(features: np.ndarray, y: np.ndarray, value: np.ndarray, held_out: int = 0) -> Any:
+    """As much of an examination as marks need: a biased model that answers the shortcut's value."""
+    place = np.where(np.arange(N) < N - held_out, np.arange(N), -1)
+    biased = SimpleNamespace(probability=np.eye(2)[value] * 0.8 + 0.1)
+    material = SimpleNamespace(architecture="mlp", inputs=features)
+    return SimpleNamespace(
+        trainer=SimpleNamespace(y=y, seed=0, material=material),
+        subject=SimpleNamespace(own=SimpleNamespace(classes=("landbird", "waterbird")), whole=False),
+        place=place,
+        pool=np.flatnonzero(place >= 0),
+        biased=biased,
+    )
+
+
+def accuracies(layer: Any, features: np.ndarray, y: np.ndarray, value: np.ndarray) -> np.ndarray:
+    right = (features @ layer[0].T + layer[1]).argmax(1) == y
+    return np.array([right[(y == a) & (value == b)].mean() for a in (0, 1) for b in (0, 1)])
+
+
+def test_sixty_marks_are_propagated_to_all_samples(shortcut: Any) -> None:
+    _features, _y, value = shortcut
+    examined, words = examined_of(*shortcut, held_out=100), np.array(["land", "water"])
+    marks = {int(row): str(words[value[row]]) for row in range(0, N, 10)}
+    groups = propagate_marks(examined, marks)
+    assert groups.values == ("land", "water") and (groups.value == value).mean() > 0.97
+    assert groups.known.sum() == 60 and groups.flag == "uses marks"
+    told = groups.told
+    assert told["marked"] == 50, "marks of held-out samples are not learnt from"
+    assert told["accuracy"]["low"] < told["accuracy"]["value"] <= 100 and told["accuracy"]["value"] > 90
+    assert sum(cell["n"] for cell in told["groups"]) == 500 and len(told["groups"]) == 4
+    assert "land" in told["sentence"] and told["curve"][-1][0] == 50
+
+
+def test_aligned_and_conflicting_are_values_of_the_shortcut(shortcut: Any) -> None:
+    _, y, value = shortcut
+    marks = {int(row): "aligned" if y[row] == value[row] else "conflicting" for row in range(0, N, 8)}
+    groups = propagate_marks(examined_of(*shortcut), {**marks, 1: "mislabelled"})
+    assert groups.values == ("as in 'landbird'", "as in 'waterbird'") and (groups.value == value).mean() > 0.97
+    assert not groups.known[1]
+
+
+def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
+    examined = examined_of(*shortcut)
+    with pytest.raises(Problem, match="all of them 'water'"):
+        propagate_marks(examined, dict.fromkeys(range(20), "water"))
+    few = {0: "land", 1: "water", 2: "land", 3: "water", 4: "land"}
+    assert "More marks would help" in propagate_marks(examined, few).told["more"]
+    known = column_groups(np.array(["b", "a", "b"]))
+    assert known.values == ("a", "b") and known.flag == "uses group labels"
+    assert known.of(np.array([0, 0, 1])).tolist() == [1, 0, 3]
+
+
+def test_a_weight_is_as_good_as_so_many_copies(shortcut: Any) -> None:
+    features, y, _ = shortcut
+    copies = 1 + (np.arange(N) % 3 == 0)
+    again = np.repeat(np.arange(N), copies)
+    fits = LogisticFit(features, y, 2, 0.1)
+    weighted = fits.fit(copies.astype(float))
+    other = LogisticFit(features, y, 2, 0.1 * N / copies.sum())
+    other.x, other.y = other.x[again], y[again]
+    for one, two in zip(weighted, other.fit(), strict=True):
+        assert np.allclose(one, two, atol=2e-3)
+    logits = features @ weighted[0].T + weighted[1]
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(N), y]
+    assert np.allclose(fits.losses(weighted), expected, atol=1e-3)
+    assert LogisticFit(features, np.zeros(N, int), 3, 1.0).fit()[1].argmax() == 0, "one class alone is always answered"
+
+
+def test_equal_groups_raise_the_worst_group(shortcut: Any) -> None:
+    features, y, value = shortcut
+    group, fits = 2 * y + value, LogisticFit(features, y, 2, 0.01)
+    weights = equal_groups(group)
+    assert np.bincount(group, weights) == pytest.approx(np.full(4, N / 4))
+    assert equal_groups(group, np.where(group == 1, 0.0, 1.0))[group == 1].sum() == 0
+    vanilla = accuracies(fits.fit(equal_groups(y)), features, y, value).min()
+    for layer in (fits.fit(weights), fits.group_dro(group), fits.balanced_subsets(group, 0)):
+        assert accuracies(layer, features, y, value).min() > vanilla + 0.15
+    assert np.array_equal(fits.balanced_subsets(group, 0)[0], fits.balanced_subsets(group, 0)[0])
+
+
+def test_in_a_null_world_labels_say_what_the_biased_model_says(shortcut: Any) -> None:
+    _, y, value = shortcut
+    probability = np.eye(2)[value] * 0.9 + 0.05
+    probability[-50:] = np.nan
+    score = np.where(np.isnan(probability[:, 0]), np.nan, 3 * np.linalg.norm(probability - np.eye(2)[y], axis=1))
+    world = World(y, probability, score, np.ones(N))
+    inside = world.inside
+    chances = calibrated(probability, y, inside)
+    expected = (y == value)[inside].mean()
+    assert chances[inside].max(1).mean() == pytest.approx(expected, abs=0.02), "as sure as it is right"
+    null = world.null(np.random.default_rng(1))
+    assert (null.y == value)[inside].mean() == pytest.approx(expected, abs=0.04)
+    assert np.array_equal(null.y[-50:], y[-50:]) and np.isnan(null.score[-50:]).all()
+    assert null.score[inside] == pytest.approx(3 * np.linalg.norm(probability - np.eye(2)[null.y], axis=1)[inside])
+    weight = world.by_confidence(4.0)
+    assert weight[-50:].sum() == 0 and weight[(y != value) & inside].mean() > 10 * weight[(y == value) & inside].mean()
