@@ -9,6 +9,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from debiaser.auditing.crossval import (
     Job,
+    OutOfFold,
     Predictions,
     Trainer,
     read_predictions,
@@ -17,10 +18,13 @@ from debiaser.auditing.crossval import (
     train_biased_models,
 )
 from debiaser.auditing.diagnosis import (
+    Diagnosis,
     above_chance,
     check_health,
+    degenerate,
     diagnose,
     judging_weights,
+    label_errors,
     likelihoods,
     name_kinds,
     posterior,
@@ -243,6 +247,35 @@ def test_health_tells_a_model_that_guesses_from_one_that_knows() -> None:
     assert len(perfect) == 1 and "misclassifies only 0" in perfect[0].what
     collapsed = np.where(y == 2, 1, y)
     assert any("'c'" in each.what for each in check_health(y, collapsed, y, ("a", "b", "c"), ""))
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"), [([0, 0, 1, 1, 2, 2], False), ([0, 0, 1, 1, 1, 1], True), ([1, 2, 2, 0, 0, 1], True)]
+)
+def test_a_biased_model_that_leaves_a_class_out_or_guesses_is_degenerate(said: list[int], lost: bool) -> None:
+    assert degenerate(np.repeat([0, 1, 2], 20), np.repeat(said, 10)) is lost
+
+
+def test_likely_label_errors_are_those_that_the_judge_does_not_believe() -> None:
+    y, misclassified = np.array([0, 0, 1, 1, 0]), np.array([True, True, True, True, False])
+    wrong = np.array([[0.9, 0.95, 0.4, 0.99, 0.0]])
+    judged = np.array([[0.1, 0.9], [0.05, 0.95], [0.9, 0.1], [0.3, 0.7], [0.1, 0.9]])
+    judge = OutOfFold(judged[None], np.ones((1, 5)), ())
+    diagnosis = Diagnosis(misclassified, wrong, np.full(5, "unsure"), judge)
+    assert label_errors(diagnosis, y).tolist() == [1, 0]  # 2: more likely right; 3: the judge believes it; 4: not asked
+    assert not len(label_errors(Diagnosis(misclassified, wrong, np.full(5, "unsure")), y))
+
+
+def test_rare_classes_are_drawn_as_often(tmp_path: Path) -> None:
+    """A class of one sample in twenty that is easy to tell is not given up by the biased model."""
+    rng, y = np.random.default_rng(0), (np.arange(600) % 20 == 0).astype(np.int64)
+    features = rng.normal(size=(600, 8)) + y[:, None] * np.tile([1, -1], 4)
+    np.save(tmp_path / "features.npy", features.astype(np.float32))
+    material = Material(tmp_path / "features.npy", ("no", "yes"), "rare")
+    trainer, said = train_biased_models(Trainer(material, y, np.arange(600) // 20 % 3, tmp_path / "work"), 1)
+    assert (said.answer[y == 1] == 1).mean() > 0.7
+    jobs = trainer.fold_jobs("easy", trainer.recipe("biased", 400), 0)
+    assert all(job.weight[y[job.train] == 1].sum() == pytest.approx(job.weight.sum() / 2) for job in jobs)
 
 
 def test_recipes_take_about_the_steps_that_are_asked() -> None:

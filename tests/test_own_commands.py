@@ -129,12 +129,17 @@ def test_the_same_audit_again_trains_and_decodes_nothing(audited: AuditedFolder,
     assert "is of an older version of debiaser" in debiaser(*same, "--quiet").stderr
 
 
-def test_confirmed_marks_are_taken_back(audited: AuditedFolder, pictures: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--marks", "--confirmed"])
+def test_marks_are_taken_back(audited: AuditedFolder, pictures: Path, tmp_path: Path, option: str) -> None:
     out = shutil.copytree(audited[0], tmp_path / "out")  # others look at the audit as it was
-    first, marks = read_csv(out / "scores.csv")[0]["id"], tmp_path / "confirmed.csv"
-    marks.write_text(f"id,mark\n{first},mislabelled\n")
-    done = debiaser("audit", str(pictures), "--out", str(out), *QUICK, "--quiet", "--confirmed", str(marks))
+    first, marks = read_csv(out / "scores.csv")[0]["id"], tmp_path / "marks.csv"
+    marks.write_text(f"id,mark\n{first},M\n")
+    done = debiaser("audit", str(pictures), "--out", str(out), *QUICK, "--quiet", option, str(marks))
     assert done.returncode == 0, done.stderr
+    assert "Only 1 samples are marked" in done.stdout
+    asked = read_csv(out / "to_mark.csv")
+    assert list(asked[0]) == ["id", "path", "label", "why"] and len(asked) == 60
+    assert first not in [row["id"] for row in asked] and [row["why"] for row in asked].count("random") == 30
     assert {row["id"]: row["kind"] for row in read_csv(out / "scores.csv")}[first] == "mislabelled"
     assert float({row["id"]: row["probability"] for row in read_csv(out / "weights.csv")}[first]) < 1e-6
 
@@ -142,7 +147,8 @@ def test_confirmed_marks_are_taken_back(audited: AuditedFolder, pictures: Path, 
 @pytest.mark.parametrize(
     ("source", "option", "value", "code", "told"),
     [
-        ("pictures", "--confirmed", "marks.csv", 1, "another dataset"),
+        ("pictures", "--marks", "marks.csv", 1, "another data set"),
+        ("pictures", "--marks", "nowhere.csv", 1, "cannot read nowhere.csv"),
         ("one.csv", "--unit", "patient", 1, "of one unit"),
         ("pictures", "--matters", "smell", 2, "smell.*colour"),
         ("pictures", "--probs", "p.npy", 2, f"{COUNT}"),

@@ -20,7 +20,6 @@ from debiaser.auditing import export
 from debiaser.auditing.api import Request, examine_model, usable, what_next
 from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import own_of, prepare
-from debiaser.auditing.marks import match_marks
 from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.auditing.views import View
 from debiaser.cli import app, console
@@ -277,26 +276,3 @@ def test_swaps_that_were_asked_once_are_not_asked_again(tmp_path: Path) -> None:
 
 def failing(*_: object) -> torch.Tensor:
     raise Problem("cannot be swapped; use others")
-
-
-def test_marks_of_other_data_with_the_same_names_are_refused(tmp_path: Path) -> None:
-    """Row numbers and 0001.png are names in many datasets; the label that a sample had in the page tells them apart."""
-    own = SimpleNamespace(ids=["1", "2", "3"], classes=("cat", "dog"), y=torch.tensor([0, 1, 0]))
-    path = tmp_path / "confirmed.csv"
-
-    def marked(content: str) -> dict[int, str]:
-        path.write_text(content)
-        return match_marks(own, np.arange(3), path)  # type: ignore[arg-type]
-
-    assert marked("id,mark,label\n1,aligned,cat\n2,mislabelled,dog\n") == {0: "aligned", 1: "mislabelled"}
-    assert marked("id,mark\n1,aligned\n") == {0: "aligned"} and marked("row,mark,rows\n2,aligned,3\n") == {2: "aligned"}
-    for content, words in (
-        (
-            "id,mark,label\n1,aligned,cat\n2,aligned,cat\n",
-            r"1 of 2 rows in .* another label here .*'2', 'dog'",
-        ),
-        ("id,mark\n1,aligned\n1,mislabelled\n", "marks '1' in two ways"),
-        ("row,mark,rows\n2,aligned,20\n", "a page of 20 samples, and this run examines 3"),
-    ):
-        with pytest.raises(Problem, match=words):
-            marked(content)

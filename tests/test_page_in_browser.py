@@ -102,10 +102,10 @@ def saved(browser: Any, folder: Path) -> list[list[str]]:
     browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
     run(browser, "document.getElementById('save').click()")
     deadline = time.monotonic() + 10
-    while not (folder / "confirmed.csv").exists():
+    while not (folder / "marks.csv").exists():
         assert time.monotonic() < deadline, "nothing was downloaded"
         time.sleep(0.05)
-    with (folder / "confirmed.csv").open(newline="", encoding="utf-8") as stream:
+    with (folder / "marks.csv").open(newline="", encoding="utf-8") as stream:
         return list(csv.reader(stream))
 
 
@@ -343,7 +343,7 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str]
     from selenium.webdriver.common.keys import Keys
 
     show(browser, pages["image"])
-    assert not css(browser, "#review")[0].is_displayed()
+    assert not css(browser, "#save")[0].is_enabled() and not css(browser, "#to-marks")[0].is_displayed()
     first, second, third = css(browser, ".gallery .sample")[:3]
     names = [one.get_attribute("title").split(", ")[-1] for one in (first, second, third)]
     run(browser, "arguments[0].focus()", first)
@@ -355,9 +355,11 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str]
     press(browser, Keys.ARROW_DOWN, "j", Keys.ARROW_UP, "c")
     assert css(browser, "#window tr.current")[0].get_attribute("data-mark") == "conflicting"
     marked = [(names[0], "aligned"), (names[1], "mislabelled"), (table_column(browser, 2)[1], "conflicting")]
-    labels = "return data.names[data.rows.label[data.rows.id.indexOf(arguments[0])]]"
-    expected = [[name, mark, run(browser, labels, name)] for name, mark in marked]
-    assert saved(browser, tmp_path) == [["id", "mark", "label"], *expected]
+    at = "const {id, label, content} = data.rows, at = id.indexOf(arguments[0]);"
+    at += "return [data.names[label[at]], content[at]]"
+    expected = [[name, mark, *run(browser, at, name)] for name, mark in marked]
+    assert saved(browser, tmp_path) == [["id", "mark", "label", "content"], *expected]
+    assert css(browser, "#next-marks")[0].text == "debiaser debias scans/clinic --marks marks.csv"
     browser.refresh()
     assert css(browser, "#counter")[0].text == "3 marked: 1 follows the shortcut, 1 goes against it, 1 mislabelled"
     assert css(browser, ".gallery .sample")[1].get_attribute("data-mark") == "mislabelled"
@@ -395,7 +397,9 @@ def hostile_audit(kind: str) -> Audit:
     audit = image_audit(300, names, HOSTILE) if kind == "image" else text_audit(names=(HOSTILE, "good"), extra=HOSTILE)
     told = audit["findings"]
     told |= {"source": HOSTILE, "examined": HOSTILE, "reasons": [HOSTILE] * 2, "notes": [HOSTILE]}
-    told |= {"choices": {HOSTILE: HOSTILE}, "next": {"sentences": [HOSTILE], "snippet": HOSTILE}}
+    told |= {"choices": {HOSTILE: HOSTILE}}
+    told |= {"next": {"sentences": [HOSTILE], "snippet": HOSTILE, "marks": HOSTILE}}
+    told["marks"] = {"counts": {}, "notes": [HOSTILE], "why_none": ""}
     told["unreadable"] = [{"id": HOSTILE, "reason": HOSTILE}]
     told["duplicates"] = [{"ids": [HOSTILE, HOSTILE + "2"], "across": True}]
     first, view = told["suspects"][0], told["views"][0]
@@ -415,7 +419,7 @@ def test_hostile_names_and_texts_stay_text(browser: Any, kind: str, tmp_path: Pa
     assert run(browser, "return document.querySelectorAll('img:not([src^=\"data:image/webp\"])').length") == 0
     names = "return [...document.querySelectorAll('.gallery-row h3')].map(one => one.textContent)"
     assert HOSTILE in run(browser, names)
-    for selector in ("#how ~ .note, .note", "#snippet"):
+    for selector in ("#how ~ .note, .note", "#snippet", "#next-marks"):
         assert run(browser, "return document.querySelector(arguments[0]).textContent", selector) == HOSTILE
     if kind == "text":
         assert run(browser, "return document.querySelector('.gallery .excerpt').textContent").endswith(HOSTILE)
@@ -437,8 +441,12 @@ def test_ten_thousand_images_stay_under_five_megabytes_and_quick(browser: Any, t
     ranked = np.argsort(columns["rank"])
     images = random.integers(0, 256, (kept, 40, 40, 3)).astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)
     shown = zip(np.r_[ranked[: kept // 2], ranked[-kept // 2 :]].tolist(), images, strict=True)
-    samples = {row: {"image": image, "easy": np.full(10, 0.1)} for row, image in shown}  # harder to press than photos
+    odds = {"easy": np.full(10, 0.1), "plain": np.full(10, 0.1)}
+    samples = {row: {"image": image, **odds} for row, image in shown}  # harder to press than photos
     told = findings("image", names, label, label != said, np.asarray(columns["score"])) | {"unreadable": []}
+    told["to_mark"] = [{"place": int(row), "why": "score"} for row in ranked[:60]]
+    for row in ranked[:60].tolist():
+        samples[row]["image"] = samples[row]["image"].repeat(2, axis=0).repeat(2, axis=1)
     page = write_audit_page(tmp_path / "report.html", told, columns, samples, {})
     assert 1e6 < page.stat().st_size < 5e6
     show(browser, page.as_uri())

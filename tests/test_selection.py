@@ -11,8 +11,9 @@ import pytest
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
 from debiaser.auditing.crossval import OutOfFold
 from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls, without_kinds
-from debiaser.auditing.estimates import Estimate
-from debiaser.auditing.findings import LOOKS, conflicting_share, looks, mislabelled_share
+from debiaser.auditing.estimates import Estimate, binomial_interval
+from debiaser.auditing.findings import conflicting_share, mislabelled_share
+from debiaser.auditing.marks import Marks, random_sequence
 from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, pays, price, report_evaluation
 from debiaser.auditing.views import image_views
 
@@ -238,6 +239,7 @@ def made(controls: Any = None, marks: Any = ()) -> Any:
         diagnosis=Diagnosis(missed, np.where(missed, 0.5, 0.0)[None], kind.astype(str), abstains="nobody knows"),
         controls=controls,
         confirmed=np.array([row for row, _ in marks], np.int64),
+        marks=Marks(dict(marks)),
         subject=SimpleNamespace(own=SimpleNamespace(unit=np.arange(n))),
     )
 
@@ -254,15 +256,29 @@ def test_planted_samples_bound_the_share_above(found: Any, called_so: Estimate, 
     assert mislabelled_share(made(controls)).low == 0
 
 
-def test_looks_bound_the_share_below_once_all_are_marked() -> None:
-    drawn = looks(made())
-    assert len(drawn) == LOOKS and (drawn < 100).all() and len(np.unique(drawn)) == LOOKS
-    some = conflicting_share(made(marks=[(row, "conflicting") for row in drawn[:10]]))
-    assert some.low == pytest.approx(0.01) and "10 of the 60" in some.method
-    kinds = [(row, "conflicting" if n < 45 else "mislabelled") for n, row in enumerate(drawn)]
-    every = conflicting_share(made(marks=kinds))
-    assert 0.06 < every.low < 0.075 and every.low <= every.high
-    alone = made(marks=[(row, "conflicting") for row in drawn])
-    assert 0.09 < conflicting_share(alone).low < 0.1
-    alone.subject.own.unit[:] = np.arange(1000) // 50  # looks at one unit are one look: 100 missed samples of two units
-    assert conflicting_share(alone).low == pytest.approx(0.06)  # no more than was seen
+def test_random_marks_decide_the_share_and_others_bound_it_below() -> None:
+    drawn = random_sequence(np.zeros(1000, np.int64), 0, 0)
+    few = conflicting_share(made(marks=[(row, "conflicting") for row in drawn[:9]]))
+    assert (few.low, few.high) == (pytest.approx(0.009), pytest.approx(0.1))
+    kinds = [(row, "conflicting" if n < 3 else "aligned") for n, row in enumerate(drawn[:30])]
+    scored = [(row, "conflicting") for row in drawn[500:530]]  # marked for their scores, not at random
+    share = conflicting_share(made(marks=[*kinds, *scored]))
+    low, high = binomial_interval(0.1, 30)
+    assert (share.value, share.low, share.high) == pytest.approx((0.1, low, high))
+    alone = made(marks=kinds)
+    alone.subject.own.unit[drawn[:30]] = np.arange(30) % 10  # thirty marks of ten units are ten pieces of evidence
+    assert conflicting_share(alone).high == pytest.approx(binomial_interval(0.1, 10)[1])
+
+
+def test_shares_of_classes_count_by_their_size_and_the_rarer_tag_conflicts() -> None:
+    y = np.repeat([0, 1], [900, 100])
+    tags = {0: ["land"] * 9 + ["water"], 1: ["water"] * 8 + ["land"] * 2}
+    marks = [pair for k in (0, 1) for pair in zip(random_sequence(y, k, 0)[:10].tolist(), tags[k], strict=True)]
+    examined = made(marks=marks)
+    examined.trainer.y[:] = y
+    share = conflicting_share(examined)
+    assert share.value == pytest.approx(0.9 * 0.1 + 0.1 * 0.2) and "3 of 20" in share.method
+    assert share.low < 0.11 < share.high
+    same = made(marks=[(row, "land") for row, _ in marks])  # one tag for all: nothing is rarer
+    same.trainer.y[:] = y
+    assert conflicting_share(same).plain["value"] is None

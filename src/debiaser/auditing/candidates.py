@@ -26,8 +26,8 @@ from debiaser.learn.last_layer import equal_groups
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
 COUNTERFACTUAL, CELLS = "named property exchanged", "cells"
-BIASED_MODEL, PLAIN_PGD = "easy", "plain PGD"
-CONTROLS = (BIASED_MODEL, PLAIN_PGD)  # trained beside the others, never chosen
+BIASED_MODEL = "easy"  # trained beside the others, never chosen
+CONTROLS = (BIASED_MODEL,)
 EQUAL, DRO, DFR = "equal group weight", "GroupDRO", "balanced subsets (DFR)"
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
 GAMMAS = (2.0, 4.0, 6.0)  # of AFR: how much less a sample weighs that the biased model is sure of
@@ -228,6 +228,12 @@ def world_of(examined: Examined) -> World:
     trust = examined.diagnosis.trust.copy()
     trust[examined.confirmed[examined.diagnosis.kind[examined.confirmed] == "mislabelled"]] = FLOOR
     return World(examined.trainer.y, examined.biased.probability, examined.score, trust)
+
+
+def drawing_weights(examined: Examined) -> Vector:
+    """(n,) the probabilities for a loop of one's own, where nothing chooses how much of them goes by score."""
+    weights = world_of(examined).by_score(STRENGTH)
+    return np.asarray(weights / weights.sum())
 
 
 def candidate_trainings(

@@ -103,6 +103,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "## Evidence",
         "",
         repair["sentence"],
+        *(f"This model {row['uses_groups']}." for row in repair["selection"]["candidates"] if named(row, config)),
         escaped(repair["export"]["sentence"]),
         "",
         f"This very model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
@@ -143,6 +144,11 @@ def group_lines(examined: Examined, evaluation: Evaluation, right: NDArray[np.bo
         for names, rows in cells.items()
     ]
     return [markdown_table(("class", "group", "held-out samples", "right by this model, %"), table), ""]
+
+
+def named(row: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a candidate of the selection is this model, and is flagged."""
+    return bool(row["uses_groups"]) and row["name"] == config["method"]
 
 
 def escaped(text: str) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.auditing.candidates import VANILLA, Evaluation
+from debiaser.auditing.candidates import VANILLA, Evaluation, drawing_weights
 from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
 from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
@@ -406,7 +406,7 @@ def write_audit(
     scores = pd.DataFrame({name: findings.rows[name] for name in COLUMNS}).to_csv(float_format="%.6g", **plain)
     lines = pd.DataFrame(lost, columns=COLUMNS).to_csv(header=False, **plain)
     write_text(folder / "scores.csv", scores + lines)
-    weights = pd.DataFrame({"id": findings.rows["id"], "probability": examined.weight()[examined.pool]})
+    weights = pd.DataFrame({"id": findings.rows["id"], "probability": drawing_weights(examined)[examined.pool]})
     write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
     asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
     write_text(folder / "to_mark.csv", asked.to_csv(**plain))

@@ -38,13 +38,14 @@ class Groups:
     source: str
     told: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def flag(self) -> str:
+        """What a model that was trained on these groups is flagged with."""
+        return "uses group labels" if self.known.all() else "uses marks"
+
     def of(self, y: Rows) -> Rows:
         """(n,) numbers of the groups of samples with these labels."""
         return np.asarray(y * len(self.values) + self.value)
-
-    def name(self, number: int, classes: tuple[str, ...]) -> str:
-        """`waterbird, land`."""
-        return f"{classes[number // len(self.values)]}, {self.values[number % len(self.values)]}"
 
 
 def column_groups(group: NDArray[np.str_]) -> Groups:

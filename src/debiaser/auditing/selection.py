@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from debiaser.auditing.candidates import (
     AUGMENTED,
     CONTROLS,
+    DFR,
+    DRO,
+    EQUAL,
     REGULARISATION,
     VANILLA,
     Evaluation,
@@ -189,6 +192,7 @@ class Choice:
     chosen: str
     at_any_cost: str
     by: str
+    uses_groups: str
     candidates: tuple[dict[str, Any], ...]
     sentence: str
 
@@ -324,6 +328,8 @@ def choose_model(
             "planted": None if planted is None else 100 * float(planted.right[name].mean()),
             "overall": overall[name],
             "vetoed": bool(reasons[name]) and name != VANILLA,
+            "mean_cell": 100 * float(cell_accuracies(validation.right(name), cells_of(validation)).mean()),
+            "uses_groups": uses_groups(name, known),
         }
         for number, name in enumerate(names)
     ]
@@ -332,7 +338,12 @@ def choose_model(
     told += f"({full[chosen]:.1f}{beside}).{beyond}"
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
     told += f" Out: {', '.join(out)}." if out else ""
-    return Choice(names[chosen], names[free], by, tuple(rows), told)
+    return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
+
+
+def uses_groups(name: str, known: Groups | None) -> str:
+    """Said wherever a candidate is shown that was trained on groups."""
+    return "" if known is None or not name.startswith((EQUAL, DRO, DFR)) else known.flag
 
 
 def veto(
@@ -413,7 +424,7 @@ def report_evaluation(
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
     if rival == VANILLA:
-        words = "There is no candidate but vanilla: the biased model tells nothing of single samples; mark some (--marks)."
+        words = "There is no candidate but vanilla: the biased model tells nothing of samples; mark some (--marks)."
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}

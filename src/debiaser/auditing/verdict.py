@@ -13,7 +13,7 @@ from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble,
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.leakage import Leakage
-from debiaser.auditing.marks import MISLABELLED, Marks
+from debiaser.auditing.marks import Marks
 from debiaser.auditing.swap_test import LEVEL, Probe, Reliance, SwapTest
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
@@ -86,19 +86,6 @@ class Examined:
         """The samples of the pool that a person has marked."""
         rows = np.array(list(self.marks.by_sample), np.int64)
         return np.asarray(rows[self.place[rows] >= 0])
-
-    def weight(self, strength: float = STRENGTH, trusting: bool = True) -> Vector:
-        """(n,) the probabilities to train with: a share `strength` of the draws by score, the others class-balanced.
-
-        Scores alone may rest on so few samples that the rest is forgotten. Where kinds are asserted, likely mislabelled
-        samples weigh less (unless `trusting` is off), never nothing; those that a person confirmed almost nothing.
-        """
-        bad = [row for row in self.confirmed.tolist() if self.marks.by_sample[row] == MISLABELLED]
-        trust = self.diagnosis.trust if trusting else np.ones(len(self.diagnosis.misclassified))
-        drawn, even = trust * self.probability, trust * self.trainer.balanced()
-        weight = strength * drawn / drawn.sum() + (1 - strength) * even / even.sum()
-        weight[bad] = np.minimum(weight[bad], FLOOR)
-        return np.asarray(weight / weight.sum())
 
     @property
     def effective_rows(self) -> Estimate:

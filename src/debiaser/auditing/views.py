@@ -382,9 +382,11 @@ def correlations(holds: Any, others: NDArray[np.float64]) -> NDArray[np.float64]
 def word_groups(words: NDArray[np.str_], holds: Any, labels: NDArray[np.float64]) -> frozenset[str]:
     """Words that occur together and, as groups, nearly tell a label: those of a sentence that was added to texts.
 
-    Words that go with the same label and with each other form a group; a text holds it if it holds half of it. Each
-    sentence of many may be rare: what must tell the label is whether a text holds any of the groups that go with it.
+    Words that go with the same label and with each other form a group; a text holds it if it holds half of it, and two
+    words. One sentence of many may be rare: what must tell the label is whether a text holds any group that goes with
+    it, which of words that occur together in language (`waste`, `money`) they never do.
     """
+    from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
     phi, found = correlations(holds, labels), set()
@@ -396,11 +398,11 @@ def word_groups(words: NDArray[np.str_], holds: Any, labels: NDArray[np.float64]
         held = np.asarray(holds[:, mine].todense(), np.float64)
         _, group = connected_components(correlations(holds[:, mine], held) >= TOGETHER, directed=False)
         sizes = np.bincount(group, minlength=1)
-        large = np.flatnonzero(sizes >= 3)
-        shares = held @ np.eye(len(sizes))[group][:, large] / sizes[large] if len(large) else np.zeros((len(held), 1))
-        present = (shares >= 0.5).any(1)
-        if len(large) and np.corrcoef(present, labels[:, label])[0, 1] >= GIVEAWAY:
-            found |= set(words[mine[np.isin(group, large)]].tolist())
+        several = np.flatnonzero(sizes > 1)
+        counts = held @ np.eye(len(sizes))[group][:, several]
+        present = csr_matrix((counts >= np.maximum(2, sizes[several] / 2)).any(1)[:, None].astype(np.float64))
+        if correlations(present, labels[:, [label]])[0, 0] >= GIVEAWAY:
+            found |= set(words[mine[np.isin(group, several)]].tolist())
     return frozenset(found)
 
 

@@ -17,6 +17,7 @@ from typing import TextIO
 import typer
 
 from debiaser import __version__
+from debiaser.cli import marking as _marking  # noqa: F401
 from debiaser.cli import own as _own  # noqa: F401
 from debiaser.cli import paper as _paper  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401
@@ -27,7 +28,7 @@ from debiaser.io import explain
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
 # As `--help` lists them; a command that is not here comes last.
-ORDER = ("bench", "audit", "debias", "predict", "clean", "demo", "train", "report", "study", "theory")
+ORDER = ("bench", "audit", "mark", "debias", "predict", "clean", "demo", "train", "report", "study", "theory")
 app.registered_commands.sort(
     key=lambda command: [*ORDER, name := getattr(command.callback, "__name__", "")].index(name)
 )

@@ -43,11 +43,13 @@ var review = (() => {
     };
   };
   const load = () => {
-    data.marks.forEach(take);
+    if (!served || !served.marks) data.marks.forEach(take);
     if (served) {
       const find = placeOf();
-      for (const one of served.marks) take({ ...one, place: find(one) });
-      carried = [...new Map(carried.map((line) => [line.join("\n"), line])).values()];
+      for (const one of served.marks || []) {
+        const mark = one.mark.trim();
+        if (mark) take({ ...one, mark: LETTERS[mark.toLowerCase()] || mark, place: find(one) });
+      }
     } else {
       try {
         const stored = JSON.parse(localStorage.getItem(data.key) || "{}");
