@@ -269,9 +269,13 @@ def test_a_slice_is_drawn_and_tagged_as_a_whole(browser: Any, pages: dict[str, s
     (field,) = slices[1].find_elements("css selector", "input")
     field.send_keys(Keys.ENTER)
     assert slices[1].find_element("css selector", "output").text == "Type a word first."
-    field.send_keys("conflicting", Keys.ENTER)
+    field.send_keys("c", Keys.ENTER)
+    assert "has a key of its own" in slices[1].find_element("css selector", "output").text
+    field.clear()
+    field.send_keys("grass, wet", Keys.ENTER)
     assert slices[1].find_element("css selector", "output").text == f"{len(samples)} tagged"
-    assert [one.get_attribute("data-mark") for one in samples] == ["conflicting"] * len(samples)
+    assert [one.get_attribute("data-mark") for one in samples] == ["grass wet"] * len(samples)
+    assert css(browser, "#counter")[0].text == f"{len(samples)} marked: {len(samples)} grass wet"
     marked = "return [...new Set([...document.querySelectorAll('.sample[data-mark]')].map(one => one.title))]"
     assert sorted(name.split(", ")[-1] for name in run(browser, marked)) == sorted(names), "and no other"
     assert browser.get_log("browser") == []

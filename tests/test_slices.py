@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from debiaser.auditing.candidates import Candidate, Evaluation
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
 from debiaser.auditing.selection import describe
 from debiaser.auditing.slices import cluster, find_slices
 from debiaser.cli.own import told_groups
-from test_selection import trial_of
 
 CLASSES = ("land bird", "water bird")
 
@@ -98,7 +98,9 @@ def test_the_screen_shows_at_most_twelve_lines_and_marks_the_worst() -> None:
 
 def test_models_are_told_by_class_and_group() -> None:
     group = np.where(np.arange(400) < 6, "rare", np.where(np.arange(400) < 200, "a", "b"))
-    trial = trial_of({"vanilla": (right := np.arange(400) % 7 > 1)})
+    labels, right = np.arange(400) % 2, np.arange(400) % 7 > 1
+    candidate = Candidate(np.where(right, labels, 1 - labels)[None], np.zeros((400, 2)), ())
+    trial = Evaluation(np.arange(400), labels, np.arange(400), ~right, {"vanilla": candidate}, 1, 1)
     told = describe(trial, "vanilla", ("x", "y"), group)
     for k, name in ((0, "a"), (1, "b"), (0, "rare")):
         mine = (trial.labels == k) & (group == name)
@@ -152,6 +154,7 @@ def examined_with(features: np.ndarray, y: np.ndarray, biased: np.ndarray, plain
         plain=SimpleNamespace(keys=(("plain",),), answer=plain),
         biased=SimpleNamespace(answer=biased),
         pool=pool,
+        degenerate=False,
     )
 
 

@@ -26,14 +26,15 @@ Points = NDArray[np.float64]
 def find_slices(examined: Examined) -> dict[str, Any]:
     """`slices`: class, n, what the biased model says most, the plain model's accuracy, places; `map`: places, x, y.
 
-    Places are among the examined samples, those of a slice nearest to its centre first. Nothing where a whole network
-    is trained, or only the answers of a person's own model are here.
+    Places are among the examined samples, those of a slice nearest to its centre first. No slices where the biased
+    model means nothing; nothing where a whole network is trained, or only the answers of a person's own model are here.
     """
     if examined.subject.whole or not examined.plain.keys:
         return {"slices": [], "map": None}
     pool, seed, classes = examined.pool, examined.trainer.seed, examined.subject.own.classes
     y, said, plain = examined.trainer.y[pool], examined.biased.answer[pool], examined.plain.answer[pool]
-    wrong, sample = np.flatnonzero(said != y), chosen_rows(len(pool), MAPPED, seed)
+    wrong = np.flatnonzero((said != y) & (not examined.degenerate))
+    sample = chosen_rows(len(pool), MAPPED, seed)
     project = fit_projection(np.concatenate([*features(examined, pool[sample])]), y[sample], seed)
     needed = np.union1d(wrong, sample)
     points = np.concatenate([project(part) for part in features(examined, pool[needed])])

@@ -1,13 +1,23 @@
 // Slices of what the biased model misclassifies, each tagged as a whole, and a map of the features.
+// Whether the page marks with this word; one that it does not know becomes a tag, where there is room for it.
+const nameTag = (tag) => {
+  const names = find("tags"), before = names.value, known = () => review.choices().some(([, one]) => one === tag);
+  const write = (text) => { names.value = text; names.dispatchEvent(new Event("change")); };
+  if (!known()) write([before, tag].filter(Boolean).join(", "));
+  if (!known()) write(before);
+  return known();
+};
 const tagForm = (places) => {
   const input = make("input", { type: "text", maxlength: 60, "aria-label": "A tag for this slice", placeholder: "what they share" });
   const told = make("output", { class: "quiet" });
   const form = make("form", { class: "filters" }, input, make("button", { type: "submit" }, "Tag these " + places.length), told);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const tag = input.value.trim();
-    if (tag) for (const place of places) review.set(place, tag);
-    told.textContent = tag ? places.length + " tagged" : "Type a word first.";
+    const tag = input.value.replaceAll(/[\s,]+/g, " ").trim();
+    if (!tag) { told.textContent = "Type a word first."; return; }
+    if (!nameTag(tag)) { told.textContent = "This word has a key of its own, or there are nine tags already."; return; }
+    for (const place of places) review.set(place, tag);
+    told.textContent = places.length + " tagged";
   });
   return form;
 };
