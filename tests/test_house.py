@@ -81,8 +81,8 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 2998,
-    "cli": 985,
+    "auditing": 4000,
+    "cli": 1140,
     "data": 3410,
     "integrations": 308,
     "learn": 2200,

@@ -46,11 +46,11 @@ def branded(x: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def compressed(x: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """JPEG of a quality of each class."""
+    """JPEG of a quality of each class; grey, since strong compression takes colours too."""
     done = []
     for image, kind in zip(x, shown, strict=True):
         stored = io.BytesIO()
-        Image.fromarray(image).save(stored, "jpeg", quality=(95, 30, 8)[kind])
+        Image.fromarray(image).convert("L").convert("RGB").save(stored, "jpeg", quality=(95, 30, 8)[kind])
         done.append(np.asarray(Image.open(stored)))
     return np.stack(done)
 
