@@ -81,14 +81,14 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 2820,
-    "cli": 970,
+    "auditing": 3040,
+    "cli": 1110,
     "data": 3410,
     "integrations": 308,
     "learn": 2200,
     "methods": 790,
     "paper": 2840,
-    "report": 1430,
+    "report": 1445,
 }
 
 
