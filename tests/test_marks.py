@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -214,6 +215,26 @@ def test_findings_give_the_next_samples_as_a_table() -> None:
     assert not len(silent.to_mark()) and silent.summary["to_mark"] == []
     why = silent.summary["marks"]["why_none"]
     assert why in silent.summary["notes"] and "hardly better" in why
+
+
+def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Path, cache: Path, tmp_path: Path) -> None:
+    y = np.repeat([0, 1], 10)
+    answers = np.where(np.arange(2) == np.where(np.arange(20) % 5, y, 1 - y)[:, None], 0.9, 0.1)
+    findings = audit(folder, answers, out=tmp_path / "out")
+    asked = pd.read_csv(tmp_path / "out" / "to_mark.csv")
+    assert list(asked.columns) == ["id", "path", "label", "why"] and sorted(asked["id"]) == sorted(findings.rows["id"])
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [told["rows"]["id"][place] for place in told["to_mark"]] == list(asked["id"])
+    table = findings.to_mark(8).assign(mark=["wet", "dry"] * 4, id="renamed")
+    table.to_csv(tmp_path / "marks.csv", index=False)
+    again = audit(folder, answers, out=tmp_path / "out", marks=tmp_path / "marks.csv")
+    assert again.summary["marks"]["counts"] == {"dry": 4, "wet": 4}
+    assert list(again.rows["kind"]) == list(findings.rows["kind"])
+    assert sorted(again.to_mark()["id"]) == sorted(set(findings.rows["id"]) - set(findings.to_mark(8)["id"]))
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [each["mark"] for each in told["marks"]] == ["wet", "dry"] * 4 and len(told["to_mark"]) == 12
 
 
 # --- debiaser mark ----------------------------------------------------------------------------------------------------

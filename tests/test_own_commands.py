@@ -137,9 +137,8 @@ def test_marks_are_taken_back(audited: AuditedFolder, pictures: Path, tmp_path: 
     done = debiaser("audit", str(pictures), "--out", str(out), *QUICK, "--quiet", option, str(marks))
     assert done.returncode == 0, done.stderr
     assert "Only 1 samples are marked" in done.stdout
-    asked = read_csv(out / "to_mark.csv")
-    assert list(asked[0]) == ["id", "path", "label", "why"] and len(asked) == 60
-    assert first not in [row["id"] for row in asked] and [row["why"] for row in asked].count("random") == 30
+    assert "No samples are chosen for marks: the biased model" in done.stdout, "after so short a training"
+    assert (out / "to_mark.csv").read_text() == "id,path,label,why\n"
     assert {row["id"]: row["kind"] for row in read_csv(out / "scores.csv")}[first] == "mislabelled"
     assert float({row["id"]: row["probability"] for row in read_csv(out / "weights.csv")}[first]) < 1e-6
 

@@ -25,7 +25,7 @@ from debiaser.paper.spec import COMMON_OPTIONS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ORDER: dict[str, list[str]] = {
-    "Begin here": ["index.md", "own_data.md", "verdict.md", "own_loop.md", "tutorials.md", "gallery.md"],
+    "Begin here": ["index.md", "own_data.md", "marks.md", "verdict.md", "own_loop.md", "tutorials.md", "gallery.md"],
     "Methods": ["methods/index.md", "methods/*.md"],
     "The paper": ["benchmarks.md", "results.md", "studies.md", "recipes.md", "deviations.md", "theory.md"],
     "In depth": ["speed.md", "large_data.md", "many_processes.md", "architecture.md"],
