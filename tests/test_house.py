@@ -81,14 +81,14 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 4000,
-    "cli": 1140,
+    "auditing": 3945,
+    "cli": 1136,
     "data": 3410,
     "integrations": 308,
-    "learn": 2200,
+    "learn": 2260,
     "methods": 790,
     "paper": 2840,
-    "report": 1457,
+    "report": 1475,
 }
 
 
