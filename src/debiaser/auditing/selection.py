@@ -38,7 +38,7 @@ from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means,
 from debiaser.auditing.findings import conflicting_share
 from debiaser.auditing.groups import FEWEST, group_cells, group_names
 from debiaser.auditing.propagation import Groups
-from debiaser.auditing.swap_test import BATCH, LEVEL, SwapTest, swap_answers
+from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
 from debiaser.data.own import OwnData
@@ -49,7 +49,6 @@ from debiaser.report.tables import signed, with_interval
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
 MOST = 1000  # samples that are planted
-ASKED_AFTER = 3  # properties that a candidate is asked about again
 NULL_WORLDS, TRIED = 3, 3  # draws of the null world, and candidates that are held against it
 ON_MISCLASSIFIED = "samples that the biased model misclassifies"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
@@ -144,11 +143,9 @@ def null_gains(examined: Examined, world: World, splits: Splits, name: str, stre
 
 
 def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Sequence[Any]:
-    """How far this candidate follows what the plain model follows most, asked on samples that it never saw."""
-    if not isinstance(examined.swaps, SwapTest) or name == VANILLA:
+    """How far this candidate follows the named property, asked on samples that it never saw."""
+    if examined.named is None or name == VANILLA:
         return ()
-    followed = [each.name for each in examined.swaps.reliances if each.p <= LEVEL][:ASKED_AFTER]
-    views = [view for view in examined.views if view.name in followed]
     trainer, candidate = examined.trainer, validation.candidates[name]
     models = [read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]
     answers, fold = np.full(len(examined.pool), -1), fold_of(examined, validation, len(models))
@@ -161,7 +158,7 @@ def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Se
             said[of == number] = probabilities(models[number], entered[torch.from_numpy(of == number)]).argmax(1)
         return torch.from_numpy(said)
 
-    test = swap_answers(examined.subject, trainer, views, answers, answer) if views else None
+    test = swap_answers(examined.subject, trainer, [examined.named], answers, answer)
     return test.reliances if isinstance(test, SwapTest) else ()
 
 
