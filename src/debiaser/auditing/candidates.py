@@ -124,8 +124,9 @@ class World:
         return equal_groups(groups, np.where(self.inside, 1.0, 0.0)) * self.trust
 
     def by_score(self, strength: float) -> Vector:
-        """(n,) a share `strength` of the weight by score, the rest class-balanced: scores alone rest on few samples."""
+        """(n,) a share `strength` of every class's weight by score, the rest even: scores alone rest on few samples."""
         drawn, even = self.trust * np.nan_to_num(self.score), self.equal(self.y)
+        drawn = drawn / np.maximum(np.bincount(self.y, drawn), FLOOR)[self.y]
         return np.asarray(strength * drawn / drawn.sum() + (1 - strength) * even / even.sum())
 
     def by_confidence(self, gamma: float) -> Vector:

@@ -83,7 +83,7 @@ def select_and_prove(
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
     evaluation = train_candidates(trainer, [(np.union1d(train, valid), held_out)], trainings, own.unit, seeds)
     evaluation = replace(evaluation, chosen=choice.chosen)
-    more = report_evaluation(evaluation, choice.rival, own, of, max_cost)
+    more = report_evaluation(evaluation, choice.rival, own, of, max_cost, of is not None or planted is not None)
     paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
@@ -396,12 +396,18 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
 
 
 def report_evaluation(
-    evaluation: Evaluation, rival: str, own: OwnData, groups: Rows | None, max_cost: float | None
+    evaluation: Evaluation,
+    rival: str,
+    own: OwnData,
+    groups: Rows | None,
+    max_cost: float | None,
+    certain: bool = False,
 ) -> dict[str, Any]:
     """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
-    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` unless it harmed there.
+    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
+    the shortcut is `certain` (groups are known, or a property is named), unless it harmed there.
     """
     of = None if groups is None else groups[evaluation.rows]
     group = None if own.group is None else group_names(own.group)[evaluation.rows]
@@ -416,7 +422,8 @@ def report_evaluation(
     misclassified = difference(evaluation, rival, evaluation.misclassified)
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
-    kept = evaluation.chosen != VANILLA and cell_change["difference"] >= 0
+    sure = cell_change["difference"] >= 0 if certain else helped
+    kept = evaluation.chosen != VANILLA and sure
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
@@ -454,7 +461,7 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         why = f"it was chosen by {choice.by}, and held-out samples do not speak against it"
         change = f"--export {folder_name(VANILLA)} takes vanilla instead"
     elif choice.chosen != VANILLA:
-        why = f"{choice.chosen} was chosen, but on held-out samples it was worse than vanilla"
+        why = f"{choice.chosen} was chosen, but held-out samples do not show it to be better"
         change = f"--export {folder_name(choice.chosen)} takes it anyway"
     else:
         why = "no candidate was better beyond doubt"
