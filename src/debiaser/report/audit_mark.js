@@ -14,9 +14,9 @@ var review = (() => {
     : Object.entries(LETTERS);
   const markOf = (place) => counts(marks.get(place)) ? marks.get(place) : undefined;
   const used = () => [...marks].filter(([, mark]) => counts(mark));
+  const toneOf = (mark) => mark && !isKind(mark) ? String(Math.max(tags.indexOf(mark), 0) % 7 + 1) : undefined;
   const dress = (one, mark) => { // how a marked sample looks anywhere in the page
-    const tone = mark && !isKind(mark) ? String(tags.indexOf(mark) % 7 + 1) : undefined;
-    const told = { mark, tone, letter: mark && (isKind(mark) ? mark[0] : String(tags.indexOf(mark) + 1)) };
+    const told = { mark, tone: toneOf(mark), letter: mark && (isKind(mark) ? mark[0] : String(tags.indexOf(mark) + 1 || "·")) };
     for (const [name, value] of Object.entries(told)) {
       if (value === undefined) delete one.dataset[name]; else one.dataset[name] = value;
     }
@@ -156,16 +156,17 @@ var review = (() => {
     if (served) {
       find("kept").textContent = "Every mark is written to " + served.file;
       find("next-marks").textContent = served.command;
+      find("after-told").textContent = "When you are done:";
       find("after-save").hidden = false;
     }
     show();
   };
-  return { set, undo, start, words, choices, markOf, dress, keyed: (key) => (choices().find(([one]) => one === key) || [])[1] };
+  return { set, undo, start, words, choices, markOf, dress, toneOf, keyed: (key) => (choices().find(([one]) => one === key) || [])[1] };
 })();
 
 // Buttons for all marks of a sample, in the dialog and in the marker.
 const markButtons = (mark) => review.choices().map(([key, one]) => make("button",
-  { type: "button", "data-mark": one, "aria-pressed": String(one === mark), "aria-keyshortcuts": key },
+  { type: "button", "data-mark": one, "data-tone": review.toneOf(one), "aria-pressed": String(one === mark), "aria-keyshortcuts": key },
   make("kbd", { "aria-hidden": "true" }, key), " ", one === "mislabelled" ? "Mislabelled" : review.words(one)));
 const saysAll = (shares) => shares.map(([index, share]) => className(index) + " (" + percent(share) + ")").join(", ");
 
