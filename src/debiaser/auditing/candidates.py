@@ -32,7 +32,7 @@ EQUAL, DRO, DFR = "equal group weight", "GroupDRO", "balanced subsets (DFR)"
 STRENGTHS = (0.5, 0.75, 1.0)  # shares of PGD's draws that go by score
 GAMMAS = (2.0, 4.0, 6.0)  # of AFR: how much less a sample weighs that the biased model is sure of
 REGULARISATION = (0.001, 0.01, 0.1, 1.0)  # inverse strengths of a linear head, chosen by cross-validation
-GROUP_REGULARISATION = (0.0003, 0.001, 0.01)  # of heads that make groups equal
+GROUP_REGULARISATION = (0.0001, 0.0003, 0.001)  # of heads that make groups equal
 
 
 # --- Counterfactual copies: samples whose named property comes from a random other one, so that it tells no label
@@ -276,10 +276,11 @@ def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, last
     equal, trainings = world.equal(groups), dict[str, Training]()
     for each in GROUP_REGULARISATION if frozen else (None,):
         trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
-    strict = GROUP_REGULARISATION[1] if frozen else None
-    trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=strict)
-    if last:
-        trainings[DFR] = Training(world.equal(world.y), rule="balanced subsets", groups=groups, strength=last)
+    middle = GROUP_REGULARISATION[1] if frozen else None
+    trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=middle)
+    if not whole:
+        strict = GROUP_REGULARISATION[-1]
+        trainings[DFR] = Training(world.equal(world.y), rule="balanced subsets", groups=groups, strength=strict)
     return trainings
 
 
