@@ -267,12 +267,12 @@ def candidate_trainings(
             both = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
             trainings[both] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
     if groups is not None:
-        trainings |= group_trainings(world, groups, frozen, varied, last)
+        trainings |= group_trainings(world, groups, frozen, varied, examined.subject.whole)
     return trainings
 
 
-def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, last: float | None) -> dict[str, Training]:
-    """What makes groups (n,) equal, on frozen features or in networks; last: the inverse regularisation of DFR."""
+def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, whole: bool) -> dict[str, Training]:
+    """What makes groups (n,) equal: heads on frozen features, or networks, of which `whole` ones take hours."""
     equal, trainings = world.equal(groups), dict[str, Training]()
     for each in GROUP_REGULARISATION if frozen else (None,):
         trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
