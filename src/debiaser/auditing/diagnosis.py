@@ -45,12 +45,11 @@ UNNAMED = (
 
 @dataclass(frozen=True)
 class Trouble:
-    """What was seen, why it matters, what to do; degenerate: the biased model's scores mean nothing."""
+    """What was seen, why it matters, what to do."""
 
     what: str
     why: str
     do: str
-    degenerate: bool = False
 
 
 def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
@@ -74,11 +73,11 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
     if above_chance(plain == y, y) < WEAK:
         what = "The plain model is hardly better than always naming one class."
         why = "What it is given cannot carry the task, so no finding about it means anything."
-        found.append(Trouble(what, why, advice, degenerate=True))
+        found.append(Trouble(what, why, advice))
     elif not learnt:
         what = "The biased model is hardly better than always naming one class."
         why = "It has learnt no shortcut, so samples cannot go against one."
-        found.append(Trouble(what, why, "Train it longer: --epochs with a larger number.", degenerate=True))
+        found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
         what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."
         why = "If a shortcut goes with the label everywhere, no sample in the data can show it."
@@ -90,7 +89,7 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
             what = f"The biased model almost never answers '{name}' where that is the label."
             why = "All samples of that class then look as if they went against the shortcut."
             do = "It may be too rare or too hard for so short a training: a larger --epochs, or merge it with another."
-            found.append(Trouble(what, why, do, degenerate=True))
+            found.append(Trouble(what, why, do))
     return found
 
 

@@ -23,7 +23,7 @@ from debiaser.auditing.inputs import Subject
 from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, choose_to_mark, marked_at_random
 from debiaser.auditing.slices import WHOLE, find_slices
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.auditing.verdict import Examined
+from debiaser.auditing.verdict import DEGENERATE, Examined
 from debiaser.data.own.rows import first
 from debiaser.io import make_folder, write_json, write_text
 from debiaser.learn.forward import call
@@ -245,8 +245,7 @@ def samples_to_mark(examined: Examined, n: int = TO_MARK) -> tuple[Rows, list[st
 
 def why_none(examined: Examined) -> str:
     """Why no sample is worth a mark; empty where some are."""
-    trouble = next((each for each in examined.troubles if each.degenerate), None)
-    return f"No samples are chosen for marks: {trouble.what[:1].lower()}{trouble.what[1:]}" if trouble else ""
+    return DEGENERATE if examined.degenerate else ""
 
 
 def to_mark_frame(examined: Examined, n: int) -> pd.DataFrame:

@@ -219,7 +219,7 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
 
 DEGENERATE = (
     "The biased model is degenerate: it hardly ever answers one of the classes, or is no better than guessing. Its "
-    "scores rank nothing, so no sample is put forward by them."
+    "scores rank nothing, so no sample is put forward by them, none is chosen for marks, and no price is made."
 )
 
 
