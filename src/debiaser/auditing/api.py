@@ -214,7 +214,11 @@ def find_groups(examined: Examined, request: Request) -> Groups | None:
         if own.group is None:
             raise Misuse("--use-groups needs --group COLUMN: the column that holds the groups")
         return column_groups(own.group)
-    return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None
+    try:
+        return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None
+    except Problem as problem:  # the rest of the run needs no marks
+        log.warning("%s", problem)
+        return None
 
 
 @contextmanager
