@@ -225,7 +225,7 @@ DEGENERATE = (
 
 def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
     """Why a shortcut is neither shown nor ruled out."""
-    reasons = [*health.hidden]
+    reasons = []
     for each in test.reliances:
         if not each.nuisance and not each.declared and far_beyond_chance(each):
             words = f": {', '.join(each.words[:WORDS])}" + (", ..." if len(each.words) > WORDS else "")
@@ -252,7 +252,7 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
     if health.recoverable:
         reasons.append("Some samples go against a shortcut, but no property that was tested explains which one it is.")
     reasons += [f"A suspect column has an empty cell: {cell}." for cell in health.empty]
-    return reasons
+    return [*reasons, *health.hidden]
 
 
 def clear_reasons(test: SwapTest) -> list[str]:
