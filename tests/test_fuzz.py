@@ -19,7 +19,7 @@ from PIL import Image, features
 from typer.main import get_command
 
 from debiaser.auditing.export import FORMAT, read_exported
-from debiaser.auditing.marks import read_marks
+from debiaser.auditing.marks import read_lines
 from debiaser.cli import app
 from debiaser.cli.app import ClickError, one_line
 from debiaser.cli.own import checked_verdicts, read_array
@@ -136,7 +136,7 @@ def readers(folder: Path) -> Readers:
     return {
         "image": (pictures(), decode, (DecodeError,)),
         "csv": (tables(), through_file(lambda path: read_table(read_csv(path), str(held), Columns())), (Problem,)),
-        "marks": ([marks], through_file(read_marks), (Problem,)),
+        "marks": ([marks], through_file(read_lines), (Problem,)),
         "json, result": ([run], through_file(lambda path: results.finished(path.parent), "run/result.json"), ()),
         "json, report": ([run], through_file(lambda path: read_result(path.parent), "run/result.json"), UNREADABLE),
         "json, baseline": ([baseline], through_file(lambda path: checked_verdicts("biased", path)), (Problem,)),

@@ -98,7 +98,7 @@ def test_equal_groups_raise_the_worst_group(shortcut: Any) -> None:
     features, y, value = shortcut
     group, fits = 2 * y + value, LogisticFit(features, y, 2, 0.01)
     weights = equal_groups(group)
-    assert np.bincount(group, weights) == pytest.approx(np.full(4, N / 4))
+    assert np.bincount(group, weights) == pytest.approx(np.full(4, N))
     assert equal_groups(group, np.where(group == 1, 0.0, 1.0))[group == 1].sum() == 0
     vanilla = accuracies(fits.fit(equal_groups(y)), features, y, value).min()
     for layer in (fits.fit(weights), fits.group_dro(group), fits.balanced_subsets(group, 0)):

@@ -122,7 +122,7 @@ def test_what_giving_the_shortcut_up_costs_on_biased_data_is_no_veto_unless_a_pe
     allowing = re.search(r"--max-cost (\d+) allows it", told.sentence)
     assert allowing and chosen_of(*costly, float(allowing[1])).chosen == PGD
     # One that gains less than it costs even where every second case goes against the shortcut is out.
-    lost = chosen_of({VANILLA: 0.95, PGD: 0.5}, {VANILLA: 0.5, PGD: 0.8})
+    lost = chosen_of({VANILLA: 0.99, PGD: 0.6}, {VANILLA: 0.5, PGD: 0.8})
     assert lost.chosen == VANILLA and "better only where nearly all cases" in lost.sentence
 
 

@@ -76,6 +76,8 @@ class Request(Columns):
         for name, value, least in (("seed", self.seed, 0), ("epochs", self.epochs, 1), ("max_cost", self.max_cost, 0)):
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
+        if self.use_groups and not self.group:
+            raise Misuse("--use-groups needs --group COLUMN: the column that holds the groups")
 
     @property
     def columns(self) -> Columns:
@@ -210,9 +212,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
 def find_groups(examined: Examined, request: Request) -> Groups | None:
     """The groups to train with: of the column of --group where --use-groups is given, or propagated from marks."""
     own = examined.subject.own
-    if request.use_groups:
-        if own.group is None:
-            raise Misuse("--use-groups needs --group COLUMN: the column that holds the groups")
+    if request.use_groups and own.group is not None:
         return column_groups(own.group)
     try:
         return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None

@@ -199,8 +199,9 @@ class Choice:
         for name in (self.chosen, self.at_any_cost):
             if name != VANILLA:
                 return name
-        others = [each for each in self.candidates if each["name"] not in (VANILLA, AUGMENTED)]
-        return str(max(others, key=lambda each: each["criterion"])["name"]) if others else VANILLA
+        others = [each for each in self.candidates if each["name"] != VANILLA]
+        debiased = [each for each in others if each["name"] != AUGMENTED] or others
+        return str(max(debiased, key=lambda each: each["criterion"])["name"]) if debiased else VANILLA
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -307,7 +308,7 @@ def choose_model(
     everyone = range(len(names))
     beyond = ""
     if of is not None:
-        chosen, free = (max(numbers, key=lambda number: full[number]) for numbers in (allowed, everyone))
+        chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
         by = f"the worst of {len(cells)} groups ({known.source})" if known else f"the worst of {len(cells)} groups"
     elif planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
