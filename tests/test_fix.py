@@ -12,7 +12,7 @@ from PIL import Image
 from conftest import debiaser
 from debiaser.data.benchmarks import digits
 
-QUICK = ("--epochs", "6", "--seeds", "1", "--workers", "2", "--quiet")
+QUICK = ("--epochs", "4", "--seeds", "1", "--workers", "1", "--quiet")
 TINTS = {"red": (255, 60, 60), "green": (60, 255, 60)}
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     part, colours = digits.parts()["train"], {}
     for number, digit in enumerate((3, 5)):
         (root / str(digit)).mkdir(parents=True)
-        for image, pixels in enumerate(part.images[part.target == digit][:110]):
+        for image, pixels in enumerate(part.images[part.target == digit][:80]):
             word = [*TINTS][number if stream.random() < 0.9 else 1 - number]
             tinted = pixels.squeeze()[..., None] / 255 * np.array(TINTS[word])
             Image.fromarray(tinted.astype(np.uint8)).resize((32, 32)).save(root / str(digit) / f"{image}.png")

@@ -104,6 +104,7 @@ def test_too_few_rows_for_umap(caplog):
     assert found.shape == (20, 2) and "too few for UMAP" in caplog.text
 
 
+@pytest.mark.long
 def test_umap_keeps_blobs_apart_and_is_seeded():
     pytest.importorskip("umap", reason="umap-learn is not installed: this test did not run")
     points, where = blobs(3, 90, d=8)
