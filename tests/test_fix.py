@@ -17,18 +17,19 @@ TINTS = {"red": (255, 60, 60), "green": (60, 255, 60)}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """Threes and fives, nine of ten in the colour of their class; and the colour of every image by its id."""
-    root, stream = tmp_path_factory.mktemp("digits") / "images", np.random.default_rng(0)
-    part, colours = digits.parts()["train"], {}
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of threes and fives, nine of ten in the colour of their class."""
+    root, stream = tmp_path_factory.mktemp("digits"), np.random.default_rng(0)
+    part, rows = digits.parts()["train"], []
     for number, digit in enumerate((3, 5)):
-        (root / str(digit)).mkdir(parents=True)
         for image, pixels in enumerate(part.images[part.target == digit][:80]):
             word = [*TINTS][number if stream.random() < 0.9 else 1 - number]
             tinted = pixels.squeeze()[..., None] / 255 * np.array(TINTS[word])
-            Image.fromarray(tinted.astype(np.uint8)).resize((32, 32)).save(root / str(digit) / f"{image}.png")
-            colours[f"{digit}/{image}.png"] = word
-    return root, colours
+            path = root / f"{digit}-{image}.png"
+            Image.fromarray(tinted.astype(np.uint8)).resize((32, 32)).save(path)
+            rows.append({"image": str(path), "label": digit, "colour": word})
+    pd.DataFrame(rows).to_csv(root / "table.csv", index=False)
+    return root / "table.csv"
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +41,16 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def marked(folder: tuple[Path, dict[str, str]], out: Path) -> tuple[Path, str]:
+def marked(source: Path, out: Path) -> tuple[Path, str]:
     """A file of sixty marks, answered by the truth, and what `debias` says with it."""
-    root, colours = folder
-    done = debiaser("debias", str(root), "--out", str(out), *QUICK)
+    done = debiaser("debias", str(source), "--group", "colour", "--out", str(out), *QUICK)
     assert done.returncode == 0, done.stderr
     asked = pd.read_csv(out / "to_mark.csv")
     assert len(asked) == 60 and asked.label.value_counts().eq(30).all() and asked.why.value_counts().eq(30).all()
     marks = out.parent / "marks.csv"
-    asked.assign(mark=asked.id.map(colours))[["id", "mark"]].to_csv(marks, index=False)
-    done = debiaser("debias", str(root), "--out", str(out), "--marks", str(marks), *QUICK)
+    truth = pd.read_csv(source).set_index("image").colour
+    asked.assign(mark=asked.path.map(truth))[["id", "mark"]].to_csv(marks, index=False)
+    done = debiaser("debias", str(source), "--group", "colour", "--out", str(out), "--marks", str(marks), *QUICK)
     assert done.returncode == 0, done.stderr
     return marks, done.stdout
 
@@ -73,10 +74,8 @@ def test_marks_choose_and_export_a_model_of_groups(marked: tuple[Path, str], out
     assert "This model uses marks." in card
 
 
-def test_another_candidate_is_exported_on_demand(
-    marked: tuple[Path, str], folder: tuple[Path, dict[str, str]], out: Path
-) -> None:
-    words = ("debias", str(folder[0]), "--out", str(out), "--marks", str(marked[0]), *QUICK)
+def test_another_candidate_is_exported_on_demand(marked: tuple[Path, str], source: Path, out: Path) -> None:
+    words = ("debias", str(source), "--group", "colour", "--out", str(out), "--marks", str(marked[0]), *QUICK)
     done = debiaser(*words, "--export", "groupdro")
     assert done.returncode == 0 and "Exported: GroupDRO: you asked for it" in done.stdout, done.stderr
     assert json.loads((out / "model" / "config.json").read_text())["method"] == "GroupDRO"
@@ -84,17 +83,11 @@ def test_another_candidate_is_exported_on_demand(
     assert done.returncode == 2 and "there is no candidate 'nonsense'" in done.stderr and "groupdro" in done.stderr
 
 
-def test_known_groups_are_used_only_when_asked(folder: tuple[Path, dict[str, str]], out: Path) -> None:
-    root, colours = folder
-    table = out.parent / "table.csv"
-    columns = {"image": [str(root / name) for name in colours], "label": [name[0] for name in colours]}
-    pd.DataFrame({**columns, "colour": colours.values()}).to_csv(table, index=False)
-    done = debiaser(
-        "debias", str(table), "--group", "colour", "--use-groups", "--out", str(out.parent / "known"), *QUICK
-    )
+def test_known_groups_are_used_only_when_asked(marked: tuple[Path, str], source: Path, out: Path) -> None:
+    done = debiaser("debias", str(source), "--group", "colour", "--use-groups", "--out", str(out), *QUICK)
     assert done.returncode == 0, done.stderr
-    found = json.loads((out.parent / "known" / "audit.json").read_text())
+    found = json.loads((out / "audit.json").read_text())
     assert {row["uses_groups"] for row in found["selection"]["candidates"]} == {"", "uses group labels"}
     assert len(found["groups"]["cells"]) == 4 and found["groups"]["association"]["cramers_v"] > 0.5
-    done = debiaser("debias", str(table), "--use-groups", "--out", str(out.parent / "none"), *QUICK)
+    done = debiaser("debias", str(source), "--use-groups", *QUICK)
     assert done.returncode == 2 and "--use-groups needs --group" in done.stderr
