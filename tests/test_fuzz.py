@@ -243,6 +243,7 @@ def test_a_name_with_a_line_break_stays_on_one_line() -> None:
 WITHOUT_WORK = {
     "audit": ["/no/such/place.csv"],  # a bare name would be asked of the hub
     "debias": ["/no/such/place.csv"],
+    "mark": ["no-such-folder"],
     "predict": ["no-such-model", "x"],
     "report": ["no-such-runs"],
     "train": ["no-such-dataset", "--method", "pgd"],

@@ -208,7 +208,7 @@ def test_debias_compares_with_the_same_number_of_samples(debiased: AuditedFolder
     out, found = debiased
     repair = json.loads((out / "audit.json").read_text())["repair"]
     assert repair["samples_seen"] == 4 * found["n"]  # two epochs of either stage, over training and validation samples
-    assert "augmentation only" in {*found["controls"], found["selection"]["chosen"]}
+    assert "augmentation only" in {*found["controls"], found["selection"]["rival"]}
     for told in (found["before"], found["after"], *found["controls"].values()):
         assert 0 <= told["overall"]["mean"] <= 100 and len(told["per_class"]) == 10
     assert found["test"]["interval"][0] <= found["test"]["difference"] <= found["test"]["interval"][1]
