@@ -87,7 +87,7 @@ BUDGET = {
     "integrations": 308,
     "learn": 2260,
     "methods": 790,
-    "paper": 2840,
+    "paper": 2856,
     "report": 1475,
 }
 

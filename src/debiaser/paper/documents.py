@@ -66,6 +66,8 @@ def table(results: Path, what: str) -> str:
         if dataset == "own":
             return record_markdown([own_row(*each) for each in own.items()]) + "\n"
         return record_markdown([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
+    if dataset == "fix":
+        return fix_table(results) + "\n"
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):
@@ -132,6 +134,27 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "which reaches, %": everyone[oracle],
         "regret, points": f"{regret['points']:.1f}",
     }
+
+
+def fix_table(results: Path) -> str:
+    """What marks bring in the worst group of real test sets (`benchmarks/fix.py`), the mean over draws, by set."""
+    draws: dict[str, list[dict[str, float]]] = {}
+    for path in sorted((results / "fix").glob("*.json")):
+        found = json.loads(path.read_text())
+        stages = {each["stage"]: each["test"] for each in found["stages"]}
+        worst = {str(stage): tested["model"]["worst"] for stage, tested in stages.items()}
+        draws.setdefault(found["set"], []).append(
+            {**worst, "vanilla": stages["none"]["vanilla-class-balanced"]["worst"]}
+        )
+    rows = []
+    for name, each in draws.items():
+        mean = {stage: sum(draw[stage] for draw in each) / len(each) for stage in each[0]}
+        gap = mean["all"] - mean["vanilla"]
+        closed = (f"{100 * (mean[marks] - mean['vanilla']) / gap:.0f}%" for marks in ("60", "120"))
+        told = [f"{mean[stage]:.1f}" for stage in ("vanilla", "none", "60", "120", "all")]
+        rows.append((name, str(len(each)), *told, " / ".join(closed)))
+    heads = ("set", "draws", "vanilla", "exported, no marks", "60 marks", "120 marks", "all group labels", "gap closed")
+    return markdown_table(heads, rows)
 
 
 # by what the table calls them
