@@ -71,7 +71,9 @@ def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
     examined = examined_of(*shortcut)
     with pytest.raises(Problem, match="all of them 'water'"):
         propagate_marks(examined, dict.fromkeys(range(20), "water"))
-    few = {0: "land", 1: "water", 2: "land", 3: "water", 4: "land"}
+    with pytest.raises(Problem, match="they say what the label says"):
+        propagate_marks(examined, {0: "land", 1: "water", 2: "land", 3: "water"})
+    few = {0: "land", 1: "water", 2: "water", 3: "land", 4: "typo"}
     assert "More marks would help" in propagate_marks(examined, few).told["more"]
     known = column_groups(np.array(["b", "a", "b"]))
     assert known.values == ("a", "b") and known.flag == "uses group labels"

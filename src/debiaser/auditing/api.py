@@ -92,6 +92,7 @@ class Request(Columns):
     def named(self) -> dict[str, Any]:
         """What was named beside the source that decides what is examined, as keywords of `audit` and `debias`."""
         named = {**dataclasses.asdict(self.columns), "backbone": self.backbone, "finetune": self.finetune}
+        named |= {"matters": ",".join(self.matters), "epochs": self.epochs, "seed": self.seed}
         return {name: value for name, value in named.items() if value}
 
 
@@ -218,6 +219,7 @@ def find_groups(examined: Examined, request: Request) -> Groups | None:
         return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None
     except Problem as problem:  # the rest of the run needs no marks
         log.warning("%s", problem)
+        examined.marks.notes.append(str(problem))
         return None
 
 
@@ -342,7 +344,7 @@ def marks_command(own: OwnData, options: dict[str, Any]) -> str:
         named = "".join(f", {name}={value!r}" for name, value in {**options, "marks": "marks.csv"}.items())
         return f"findings = debiaser.{verb}({given}{named})"
     words = [word for name, value in options.items() for word in (f"--{name}", value) if word is not True]
-    return shlex.join(["debiaser", "debias", own.source, *words, "--marks", "marks.csv"])
+    return shlex.join(["debiaser", "debias", own.source, *map(str, words), "--marks", "marks.csv"])
 
 
 def remove_caches() -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debiaser.auditing.crossval import ALPHA, Job, Predictions, Rows, Trainer, Vector, run_jobs
+from debiaser.auditing.groups import FEWEST
 from debiaser.auditing.inputs import IMAGES, TEXTS, Material, WholeMaterial, file_of
 from debiaser.auditing.verdict import FLOOR, STRENGTH, Examined
 from debiaser.auditing.views import View
@@ -54,7 +55,7 @@ def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     """
     subject, trainer, pool = examined.subject, examined.trainer, examined.pool
     material = trainer.material
-    donors = draw_donors(subject.own.split[pool], trainer.seed)
+    donors = draw_donors(subject.own.split[pool] if subject.whole else trainer.fold[pool], trainer.seed)
     identity = ":".join((material.identity, view.identity, digest(pool.tobytes(), donors.tobytes())))
 
     def copies(places: Rows) -> Any:
@@ -83,14 +84,14 @@ def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
     return Copies(made, np.concatenate([trainer.y, trainer.y[pool]]), examined.place)
 
 
-def draw_donors(split: NDArray[np.str_], seed: int) -> Rows:
-    """(m,) for each sample another one of its split, all as likely; every sample gives its property once.
+def draw_donors(part_of: NDArray[Any], seed: int) -> Rows:
+    """(m,) for each sample another one of its fold (or split), all as likely; every sample gives its property once.
 
-    Within a split, so that training samples take nothing from validation samples.
+    Within a fold, so that the samples that a model learns from take nothing from those that it is asked about.
     """
-    stream, donors = numpy_stream(seed, "exchange"), np.empty(len(split), np.int64)
-    for part in np.unique(split):
-        circle = stream.permutation(np.flatnonzero(split == part))
+    stream, donors = numpy_stream(seed, "exchange"), np.empty(len(part_of), np.int64)
+    for part in np.unique(part_of):
+        circle = stream.permutation(np.flatnonzero(part_of == part))
         donors[circle] = np.roll(circle, 1)
     return donors
 
@@ -273,7 +274,9 @@ def candidate_trainings(
 
 def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, whole: bool) -> dict[str, Training]:
     """What makes groups (n,) equal: heads on frozen features, or networks, of which `whole` ones take hours."""
-    equal, trainings = world.equal(groups), dict[str, Training]()
+    sizes = np.bincount(groups[world.inside], minlength=int(groups.max()) + 1)
+    equal = world.equal(groups) * np.minimum(1, sizes[groups] / FEWEST)  # a handful of samples is no group
+    trainings = dict[str, Training]()
     for each in GROUP_REGULARISATION if frozen else (None,):
         trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
     middle = GROUP_REGULARISATION[1] if frozen else None

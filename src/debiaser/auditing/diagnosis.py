@@ -63,7 +63,9 @@ def above_chance(right: NDArray[np.bool_], y: Rows) -> float:
 
 def degenerate(y: Rows, answers: Rows) -> bool:
     """Whether a model is no better than naming one class, or almost never names a class where that is the label."""
-    return above_chance(answers == y, y) < WEAK or any((answers[y == k] == k).mean() < COLLAPSED for k in np.unique(y))
+    return above_chance(answers == y, y) < WEAK or any(
+        (answers[y == k] == k).mean() < COLLAPSED for k in np.flatnonzero(np.bincount(y) >= FEW)
+    )
 
 
 def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], advice: str) -> list[Trouble]:

@@ -1,6 +1,7 @@
 """A model that leaves the house: weights, how to feed it, and a card with the evidence; and what it answers later."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ def export_models(folder: Path, examined: Examined, evaluation: Evaluation, repa
 
     evaluation.json beside them holds what the exported one answered to every held-out sample: probabilities by id.
     """
+    shutil.rmtree(folder / "models", ignore_errors=True)  # those of an earlier run may be of other marks
     for name in evaluation.candidates:
         if name not in CONTROLS:
             export_model(folder / "models" / folder_name(name), name, examined, evaluation, repair)

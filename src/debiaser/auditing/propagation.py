@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from debiaser.auditing.crossval import AT_ONCE, Rows, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval
+from debiaser.auditing.groups import group_names
+from debiaser.auditing.marks import MARKS
 from debiaser.auditing.verdict import Examined
 from debiaser.data.split import Split
 from debiaser.errors import Problem
@@ -50,7 +52,7 @@ class Groups:
 
 def column_groups(group: NDArray[np.str_]) -> Groups:
     """The groups of a column that is known for every sample."""
-    values, number = np.unique(group, return_inverse=True)
+    values, number = np.unique(group_names(group), return_inverse=True)
     return Groups(number, tuple(map(str, values)), np.ones(len(group), bool), "the column of --group")
 
 
@@ -60,7 +62,7 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     Samples marked mislabelled say nothing of the shortcut. Marks of held-out samples are only known, not learnt from.
     """
     y = examined.trainer.y
-    words = {row: as_value(examined, row, mark) for row, mark in marks.items() if mark != "mislabelled"}
+    words = {row: word for row, mark in marks.items() if (word := as_value(examined, row, mark))}
     learnt = np.array([row for row in words if examined.place[row] >= 0], np.int64)
     values = tuple(sorted({words[row] for row in learnt.tolist()}))
     if len(values) < 2:
@@ -71,6 +73,11 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
         )
     number = {word: place for place, word in enumerate(values)}
     labels = np.array([number[words[row]] for row in learnt.tolist()])
+    if all(len(np.unique(labels[y[learnt] == k])) < 2 for k in np.unique(y[learnt])):
+        raise Problem(
+            "in every class all marks say the same, so they say what the label says and make no groups; mark samples "
+            "of each class that go against it"
+        )
     spaces = feature_spaces(examined)
     value = guess(spaces, learnt, labels, np.arange(len(y)))
     again = cross_validated(spaces, learnt, labels, examined.trainer.seed)
@@ -83,15 +90,17 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     return groups
 
 
-def as_value(examined: Examined, row: int, mark: str) -> str:
+def as_value(examined: Examined, row: int, mark: str) -> str | None:
     """The value that a mark stands for: the tag; for aligned and conflicting, the class that it is typical of."""
     y, classes = examined.trainer.y, examined.subject.own.classes
-    if mark not in ("aligned", "conflicting"):
+    if mark not in MARKS:
         return mark
     if mark == "aligned":
         return f"as in '{classes[y[row]]}'"
     others = np.nan_to_num(examined.biased.probability[row]).copy()
     others[y[row]] = -1
+    if mark == "mislabelled" or (len(others) > 2 and (examined.place[row] < 0 or examined.degenerate)):
+        return None  # of more than two classes, which one it is typical of only the biased model can tell
     return f"as in '{classes[int(others.argmax())]}'"
 
 
@@ -118,16 +127,16 @@ def _classifier() -> Any:
 
 
 def cross_validated(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> Rows:
-    """(m,) the value of each marked sample as the others would have it: out of fold, no value missing outside."""
+    """(m,) the value of each marked sample as the others would have it, out of fold; -1 if its value has no other."""
     from sklearn.model_selection import StratifiedKFold
 
-    folds = min(FOLDS, int(np.bincount(labels).min()))
-    if folds < 2:
-        return np.full(len(rows), -1)
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed % 2**32).split(rows, labels)
-    said = np.full(len(rows), -1)
-    for train, ask in parts:
-        said[ask] = guess(spaces, rows[train], labels[train], rows[ask])
+    use, said = np.flatnonzero(np.bincount(labels)[labels] > 1), np.full(len(rows), -1)
+    known, place = np.unique(labels[use], return_inverse=True)
+    if len(known) < 2:
+        return said
+    parts = StratifiedKFold(min(FOLDS, int(np.bincount(place).min())), shuffle=True, random_state=seed % 2**32)
+    for train, ask in parts.split(use, place):
+        said[use[ask]] = known[guess(spaces, rows[use[train]], place[train], rows[use[ask]])]
     return said
 
 
@@ -168,14 +177,15 @@ def report(
             "value": groups.values[number % len(groups.values)],
             "n": int((of[pool] == number).sum()),
             "marked": int((marked == number).sum()),
-            "found_again": 100 * float(right[marked == number].mean()) if (marked == number).any() else None,
+            "found_again": 100 * float(right[tested].mean()) if (tested := asked & (marked == number)).any() else None,
         }
         for number in range(len(classes) * len(groups.values))
     ]
     curve = learning_curve(spaces, rows, labels, examined.trainer.seed)
     curve += [] if np.isnan(share) else [[len(rows), 100 * share]]
     counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
-    told = f"{len(rows):,} marks, found again with {accuracy.words()} accuracy (cross-validated). Groups: {counts}."
+    again_in_words = "too few to check" if np.isnan(share) else f"found again with {accuracy.words()} accuracy"
+    told = f"{len(rows):,} marks, {again_in_words} (cross-validated). Groups: {counts}."
     return {
         "marked": len(rows),
         "accuracy": accuracy.plain,
@@ -191,7 +201,7 @@ def more_marks(cells: list[dict[str, Any]], curve: list[list[float]]) -> str:
     unseen = [f"{cell['class']}, {cell['value']}" for cell in cells if cell["n"] and not cell["marked"]]
     if unseen:
         return f"More marks would help: none is in {'; '.join(unseen)}."
-    lost = [cell for cell in cells if cell["marked"] and cell["found_again"] < 100 * WEAK_CELL]
+    lost = [cell for cell in cells if cell["found_again"] is not None and cell["found_again"] < 100 * WEAK_CELL]
     if lost:
         cell = min(lost, key=lambda each: each["found_again"])
         where = f"{cell['class']}, {cell['value']}"

@@ -78,7 +78,8 @@ def select_and_prove(
     def gain_in_null_worlds(name: str) -> Vector:
         return null_gains(examined, world, splits, name, strength)
 
-    choice = choose_model(validation, of, planted, gain_in_null_worlds, max_cost, trainer.seed, groups)
+    null = None if examined.subject.whole else gain_in_null_worlds  # whole networks, many times, cost days
+    choice = choose_model(validation, of, planted, null, max_cost, trainer.seed, groups)
     if examined.subject.whole:
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
     evaluation = train_candidates(trainer, [(np.union1d(train, valid), held_out)], trainings, own.unit, seeds)
@@ -289,7 +290,7 @@ def choose_model(
     validation: Evaluation,
     groups: Rows | None,
     planted: PlantedAnswers | None,
-    null: Callable[[str], Vector],
+    null: Callable[[str], Vector] | None,
     max_cost: float | None,
     seed: int = 0,
     known: Groups | None = None,
@@ -369,11 +370,17 @@ def veto(
 
 
 def beyond_null(
-    names: Sequence[str], allowed: Sequence[int], full: Sequence[float], drawn: Vector, null: Callable[[str], Vector]
+    names: Sequence[str],
+    allowed: Sequence[int],
+    full: Sequence[float],
+    drawn: Vector,
+    null: Callable[[str], Vector] | None,
 ) -> tuple[int, str]:
     """The best candidate whose gain over vanilla is beyond what it gains in null worlds by a standard error, else
     vanilla; and what the null worlds said."""
-    vanilla, told = names.index(VANILLA), []
+    vanilla, told = names.index(VANILLA), list[str]()
+    if null is None:
+        return vanilla, " Whole networks are not trained in null worlds, so nothing is taken for a gain."
     gains = {number: full[number] - full[vanilla] for number in allowed if number != vanilla}
     error = {number: float((drawn[number] - drawn[vanilla]).std()) for number in gains}
     hopeful = [number for number in gains if gains[number] > error[number]]
@@ -429,7 +436,7 @@ def report_evaluation(
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
     if rival == VANILLA:
-        words = "There is no candidate but vanilla: the biased model tells nothing of samples; mark some (--marks)."
+        words = "There is no candidate but vanilla: the biased model tells nothing of samples."
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
@@ -466,8 +473,10 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         change = f"--export {folder_name(choice.chosen)} takes it anyway"
     else:
         why = "no candidate was better beyond doubt"
-        change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would"
-        change += f"; --export {folder} takes {choice.rival} anyway"
+        if choice.at_any_cost != VANILLA:
+            why = f"{choice.at_any_cost} seemed better, but is out or not beyond doubt"
+        change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
+        change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
     return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}
 
 

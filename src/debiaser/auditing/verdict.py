@@ -259,6 +259,7 @@ def clear_reasons(test: SwapTest) -> list[str]:
     """What was tested and how small an effect would have been seen."""
     tested = [each for each in test.reliances if each.nuisance and not each.screened]
     tried = [each for each in test.reliances if each.nuisance and each.screened]
+    tested, tried = (tested, tried) if tested else (tried, [])
     worst = max(tested, key=lambda each: each.excess.high or 0)
     smallest = max(each.detectable for each in tested)
     slight = [each for each in tested if each.p <= LEVEL]

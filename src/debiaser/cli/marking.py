@@ -67,7 +67,8 @@ def next_command(folder: Path, marks: Path) -> str:
         line = str(json.loads((folder / "audit.json").read_text(encoding="utf-8"))["next"]["marks"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         line = "debiaser debias SOURCE --marks marks.csv"
-    return line.replace("marks.csv", shlex.quote(str(marks)))
+    head, _, tail = line.rpartition("marks.csv")
+    return head + shlex.quote(str(marks)) + tail
 
 
 def read_marks(path: Path) -> list[dict[str, str]]:
