@@ -214,7 +214,7 @@ def test_findings_give_the_next_samples_as_a_table() -> None:
     silent = audit(y, np.full((100, 2), [0.9, 0.1]))
     assert not len(silent.to_mark()) and silent.summary["to_mark"] == []
     why = silent.summary["marks"]["why_none"]
-    assert why in silent.summary["notes"] and "hardly better" in why
+    assert why in silent.summary["notes"] and "no better than guessing" in why
 
 
 def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Path, cache: Path, tmp_path: Path) -> None:

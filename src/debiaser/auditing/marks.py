@@ -138,14 +138,12 @@ def read_lines(path: Path) -> list[Line]:
         )
     if "mark" not in names or not {"id", "content"} & set(names):
         raise Problem(f"{path} has no columns id and mark; {asked}")
-    lines, letters = [], all(row["mark"].strip().lower() in {*WORDS, ""} for row in rows)  # "m" beside "f" is a tag
+    lines = []
     for row in rows:
         mark = row["mark"].strip()
         told = {name: row.get(name, "").strip() for name in ("label", "content")}
         if mark and (row.get("id") or told["content"]):
-            lines.append(
-                Line(row.get("id", ""), WORDS.get(mark.lower(), mark) if letters or len(mark) > 1 else mark, **told)
-            )
+            lines.append(Line(row.get("id", ""), WORDS.get(mark.lower(), mark), **told))
     if not lines:
         raise Problem(f"{path} holds no marks: mark some samples in the page, and save them")
     return lines
