@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 258,
-    "auditing": 3975,
+    "auditing": 3980,
     "cli": 1136,
     "data": 3410,
     "integrations": 308,
