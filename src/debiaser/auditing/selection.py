@@ -33,7 +33,7 @@ from debiaser.auditing.candidates import (
     train_candidates,
     world_of,
 )
-from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
+from debiaser.auditing.crossval import Rows, Vector, read_model
 from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
 from debiaser.auditing.findings import conflicting_share
 from debiaser.auditing.groups import FEWEST, group_cells, group_names
@@ -148,16 +148,16 @@ def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Se
     if examined.named is None or name == VANILLA:
         return ()
     trainer, candidate = examined.trainer, validation.candidates[name]
-    models = [read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]
-    answers, fold = np.full(len(examined.pool), -1), fold_of(examined, validation, len(models))
+    models = [[read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]]
+    answers, asker = (
+        np.full(len(examined.pool), -1),
+        replace(trainer, fold=fold_of(examined, validation, len(models[0]))),
+    )
     answers[examined.place[validation.rows]] = candidate.answers[0]
 
     def answer(rows: torch.Tensor, inputs: Any) -> torch.Tensor:
-        entered, of = examined.subject.enter(inputs), fold[examined.pool[rows.numpy()]]
-        said = np.zeros(len(rows), np.int64)
-        for number in np.unique(of):
-            said[of == number] = probabilities(models[number], entered[torch.from_numpy(of == number)]).argmax(1)
-        return torch.from_numpy(said)
+        said = asker.predict_changed(models, examined.pool[rows.numpy()], examined.subject.enter(inputs))
+        return torch.from_numpy(said[0].argmax(1))
 
     test = swap_answers(examined.subject, trainer, [examined.named], answers, answer)
     return test.reliances if isinstance(test, SwapTest) else ()
@@ -227,18 +227,13 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
         for name, each in validation.candidates.items()
     }
     right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in models}
-    fold = fold_of(examined, validation, len(next(iter(models.values()))[0]))
+    asker = replace(trainer, fold=fold_of(examined, validation, len(next(iter(models.values()))[0])))
     for start in track(range(0, len(places), BATCH), "planted samples"):
         rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
         x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
         entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
         for name, networks in models.items():
-            said = np.zeros((len(networks), len(rows)), np.int64)
-            for number in np.unique(fold[rows]):
-                mine = fold[rows] == number
-                for seed, by in enumerate(networks):
-                    said[seed, mine] = probabilities(by[number], entered[torch.from_numpy(mine)]).argmax(1)
-            right[name].append(said == trainer.y[rows])
+            right[name].append(asker.predict_changed(networks, rows, entered).argmax(2) == trainer.y[rows])
     return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
 
 
