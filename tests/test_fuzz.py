@@ -25,7 +25,7 @@ from debiaser.cli.app import ClickError, one_line
 from debiaser.cli.own import checked_verdicts, read_array
 from debiaser.data.archives import FormatError, open_bundle
 from debiaser.data.cache import load_arrays
-from debiaser.data.images import DecodeError, decode
+from debiaser.data.images import RESIZED, DecodeError, decode
 from debiaser.data.own.reading import Columns, read_csv, read_table
 from debiaser.data.own.rows import as_labels
 from debiaser.data.raw import read_npz
@@ -95,7 +95,7 @@ def arrays() -> list[bytes]:
 def exported(folder: Path) -> dict[str, bytes]:
     """A model folder as `debias` exports it, by file."""
     write_tensors(folder / "model.safetensors", dict(new_net("simconv1", 2, 0).state_dict()))
-    how = {"size": 28, "resize": "letterbox", "encoder": None, "encoder_identity": None}
+    how = {"size": 28, "resize": RESIZED, "encoder": None, "encoder_identity": None}
     config = {"format": FORMAT, "architecture": "simconv1", "inputs": [3, 28, 28], "classes": ["a", "b"]}
     (folder / "config.json").write_text(json.dumps({**config, "kind": "image", "preprocessing": how}))
     assert read_exported(folder).classes == ("a", "b"), "the untouched one is read"

@@ -19,7 +19,7 @@ from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.groups import group_cells, group_names
 from debiaser.auditing.inputs import LINEAR, as_float, new_network
 from debiaser.auditing.verdict import Examined
-from debiaser.data.images import Files, Images
+from debiaser.data.images import RESIZED, Files, Images
 from debiaser.data.own.reading import READERS, find_input, is_image
 from debiaser.errors import Problem, brief
 from debiaser.io import UNREADABLE, write_json, write_text
@@ -68,7 +68,7 @@ def export_model(folder: Path, name: str, examined: Examined, evaluation: Evalua
         "kind": subject.own.kind,
         "preprocessing": {
             "size": subject.size,
-            "resize": "letterbox",
+            "resize": RESIZED,
             "encoder": subject.encoder.name if subject.encoder else None,
             "encoder_identity": subject.encoder.identity if subject.encoder else None,
         },
@@ -189,9 +189,9 @@ def read_exported(folder: Path) -> Exported:
 def _exported(folder: Path) -> Exported:
     config = json.loads((folder / "config.json").read_text())
     state = read_tensors(folder / "model.safetensors").tensors
-    if config["format"] != FORMAT:
-        raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
     how, size = config["preprocessing"], config["preprocessing"]["size"]
+    if config["format"] != FORMAT or (config["kind"] == "image" and how["resize"] != RESIZED):
+        raise Problem(f"{folder} was exported by another version of debiaser; export the model again")
     if not (isinstance(size, int) and 0 <= size <= LARGEST):
         raise ValueError(size)
     encoder = find_encoder(config["kind"], how["encoder"]) if how["encoder"] else None

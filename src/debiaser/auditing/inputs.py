@@ -292,7 +292,7 @@ class Subject:
         if self.encoder is not None and not self.whole:
             told["features"] = f"{self.encoder.name}, {self.encoder.width:,} numbers a sample, computed once"
         if self.own.kind == "image":
-            told["pictures"] = f"whole, letterboxed to {self.size} x {self.size} pixels"
+            told["pictures"] = f"whole, stretched to {self.size} x {self.size} pixels"
         return told
 
 

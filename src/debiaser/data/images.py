@@ -1,4 +1,4 @@
-"""Images handed out in whole batches, letterboxed, decoded ahead in threads; one that fails is grey and told."""
+"""Images in whole batches, as squares of one size, decoded ahead in threads; one that fails is grey and told."""
 
 import errno
 import hashlib
@@ -36,7 +36,8 @@ Pixels = npt.NDArray[np.uint8]
 
 LIMIT = 89_478_485  # pixels: where Pillow begins to warn of a decompression bomb
 BOMB = f"claims to hold more than {LIMIT:,} pixels (a decompression bomb)"
-GREY = 127  # behind transparency and beside letterboxed images: neither black nor white drawings vanish in it
+RESIZED = "stretched"  # how an image becomes a square: part of the identity of data and of exported models
+GREY = 127  # behind transparency: neither black nor white drawings vanish in it
 ORIENTATION = 0x0112
 TURNS = {flag: Image.Transpose(number) for flag, number in enumerate((0, 3, 1, 5, 4, 6, 2), 2)}  # as Pillow's own do
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # none that starts another program
@@ -92,18 +93,16 @@ def open_header(content: bytes) -> Image.Image:
     return image
 
 
-def letterbox(pixels: Pixels, size: int, out: Pixels) -> None:
-    """Fills `out` (size, size, 3) with the whole image in the middle, its shape kept, grey beside it."""
-    height, width = pixels.shape[:2]
-    scale = size / max(height, width)
-    new = max(1, round(height * scale)), max(1, round(width * scale))
-    top, left = (size - new[0]) // 2, (size - new[1]) // 2
-    if new != (size, size):
-        out[:] = GREY
-    if new != (height, width):  # by torch, which takes less than half of Pillow's time
-        image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-        pixels = F.interpolate(image, new, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
-    out[top : top + new[0], left : left + new[1]] = pixels
+def stretch(pixels: Pixels, size: int, out: Pixels) -> None:
+    """Fills `out` (size, size, 3) with the whole image, wider or narrower than it was.
+
+    Bars beside an image of its own shape cost frozen features much: what they show is smaller, and edges are added.
+    """
+    if pixels.shape[:2] == (size, size):
+        out[:] = pixels
+        return
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # by torch, which takes less than half of Pillow's time
+    out[:] = F.interpolate(image, (size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
 
 
 def _decode_jpeg(content: bytes, side: int) -> Pixels | None:
@@ -255,10 +254,9 @@ class Images:
         return int(self.sides.max(initial=0))
 
     def read(self, rows: Tensor, size: int) -> Tensor:
-        """(b, 3, size, size) uint8, letterboxed: the whole image, its shape kept, never cropped, grey beside it.
+        """(b, 3, size, size) uint8: the whole image, stretched to a square, never cropped.
 
-        Grey, because networks map it near zero and a dark or bright border of the image stays visible. In memory
-        the channels come last, as the decoders give them and as convolutions like them.
+        In memory the channels come last, as the decoders give them and as convolutions like them.
         """
         return next(
             (batch for _, batch in self.stream(rows, size, max(len(rows), 1))),
@@ -297,7 +295,7 @@ class Images:
         size = out.shape[1]
         for row, place in zip(rows, out, strict=True):
             try:
-                letterbox(decode(self._unchanged(row), size).pixels, size, place)
+                stretch(decode(self._unchanged(row), size).pixels, size, place)
             except DecodeError as error:
                 self.failed[self.ids[row]] = str(error)
                 place[:] = GREY

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from debiaser.data.images import Files, Images
+from debiaser.data.images import RESIZED, Files, Images
 from debiaser.data.own.checks import (
     Duplicates,
     apart,
@@ -27,7 +27,6 @@ from debiaser.data.own.rows import Excluded, Ints, Rows, digest, told
 
 __all__ = ["Columns", "Duplicates", "Excluded", "Images", "OwnData", "Texts", "read_own"]
 
-LETTERBOX = 2  # version of how an image becomes pixels: part of the identity
 CELL = 64  # characters kept of a cell that only a search for suspects will read
 
 
@@ -108,7 +107,7 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
     samples = [digest(text) for text in texts]
     if rows.images is not None:
         samples = [content.tobytes().hex() for content in rows.seen.content]
-        contents = digest(f"letterbox {LETTERBOX}", rows.seen.content.tobytes().hex())
+        contents = digest(RESIZED, rows.seen.content.tobytes().hex())
         seen = rows.seen.content.copy() if isinstance(rows.images, Files) else None  # only files change meanwhile
         inputs = Images(rows.ids, rows.images, rows.seen.sides.copy(), contents, seen)
     return OwnData(
