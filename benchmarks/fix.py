@@ -10,7 +10,6 @@ made again.
 """
 
 import argparse
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -287,7 +286,6 @@ def one_draw(name: str, data: Path, work: Path, draw: int) -> dict[str, Any]:
                 f"mean {told['mean']:.1f}, {rows[-1]['seconds']:.0f} s",
                 flush=True,
             )
-    shutil.rmtree(out, ignore_errors=True)
     return {
         "set": name,
         "shortcut": chosen.shortcut,

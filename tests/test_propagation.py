@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from debiaser.auditing.candidates import World, calibrated
-from debiaser.auditing.propagation import column_groups, propagate_marks
+from debiaser.auditing.marks import choose_to_mark
+from debiaser.auditing.propagation import by_shares, column_groups, propagate_marks
 from debiaser.errors import Problem
 from debiaser.learn.last_layer import LogisticFit, equal_groups
 
@@ -57,6 +58,31 @@ def test_sixty_marks_are_propagated_to_all_samples(shortcut: Any) -> None:
     assert told["accuracy"]["low"] < told["accuracy"]["value"] <= 100 and told["accuracy"]["value"] > 90
     assert sum(cell["n"] for cell in told["groups"]) == 500 and len(told["groups"]) == 4
     assert "land" in told["sentence"] and told["curve"][-1][0] == 50
+
+
+def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:
+    """Marks by score abound in what is rare: without the random half a rare value would be given to many samples."""
+    stream = np.random.default_rng(3)
+    y = np.arange(N) % 2
+    value = np.where(stream.random(N) < 0.95, y, 1 - y)
+    features = stream.normal(size=(N, 40)).astype(np.float32)
+    features[:, 1] += 0.8 * (2 * value - 1)
+    score = np.where(value == y, 0.0, 1.0) + stream.random(N)
+    examined, words = examined_of(features, y, value), np.array(["land", "water"])
+    rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
+    marked = {int(row): str(words[value[row]]) for row in rows}
+    by_score = {row: mark for row, mark in marked.items() if score[row] >= 1}
+    by_score |= {row: mark for row, mark in marked.items() if row not in by_score and row % 3}
+    rare = {name: (propagate_marks(examined, each).value != y) for name, each in (("all", marked), ("few", by_score))}
+    assert (value != y).sum() < rare["all"].sum() < 2.5 * (value != y).sum() < rare["few"].sum()
+    precision = {name: (value != y)[each].mean() for name, each in rare.items()}
+    assert precision["all"] > 1.5 * precision["few"]
+
+
+def test_shares_are_met_the_rarest_first() -> None:
+    chances = np.array([[0.5, 0.3, 0.2], [0.5, 0.2, 0.3], [0.4, 0.5, 0.1], [0.9, 0.05, 0.05]])
+    assert by_shares(chances, np.array([0.5, 0.25, 0.25])).tolist() == [0, 2, 1, 0]
+    assert by_shares(chances, np.array([1.0, 0.0, 0.0])).tolist() == [0, 0, 0, 0]
 
 
 def test_aligned_and_conflicting_are_values_of_the_shortcut(shortcut: Any) -> None:

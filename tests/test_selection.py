@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
 from debiaser.auditing.crossval import OutOfFold
@@ -14,6 +15,7 @@ from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, cal
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
 from debiaser.auditing.marks import Marks, random_sequence
+from debiaser.auditing.propagation import Groups
 from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, pays, price, report_evaluation
 from debiaser.auditing.views import image_views
 
@@ -197,6 +199,20 @@ def test_a_handful_of_held_out_units_proves_nothing() -> None:
     paid = price(evaluation, PGD)
     assert paid is not None and paid["gain"]["low"] is None and "cannot tell" in paid["sentence"]
     assert report_evaluation(replace(evaluation, unit=np.arange(400) % 6), PGD, own, None, None)["helped"]
+
+
+def test_marked_held_out_samples_are_told_by_their_marks() -> None:
+    right = np.zeros(400, bool)
+    right[:20] = True
+    trial = trial_of({VANILLA: ~right, PGD: right}, np.arange(400) % 4 == 1)
+    own: Any = SimpleNamespace(classes=("a", "b"), group=None, y=torch.from_numpy(trial.labels))
+    known = np.zeros(400, bool)
+    known[:10] = known[30] = True
+    value = np.where(np.arange(400) == 30, 1, 0)
+    groups = Groups(value, ("land", "water"), known, "marks")
+    marked = report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None, certain=True)["test"]["marked"]
+    cells = len({(int(trial.labels[row]), int(value[row])) for row in np.flatnonzero(known)})
+    assert marked == {"rows": 11, "before": pytest.approx(100 / cells), "after": pytest.approx(100 - 100 / cells)}
 
 
 def test_the_price_is_what_the_accuracies_say() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debiaser.auditing.crossval import AT_ONCE, Rows, read_model
+from debiaser.auditing.crossval import AT_ONCE, Rows, Vector, read_model
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.groups import group_names
-from debiaser.auditing.marks import MARKS
+from debiaser.auditing.marks import MARKS, marked_at_random
 from debiaser.auditing.verdict import Examined
 from debiaser.data.split import Split
 from debiaser.errors import Problem
@@ -22,6 +22,7 @@ from debiaser.io import numpy_stream
 from debiaser.learn.forward import look
 
 STRENGTH = 0.01  # scikit-learn's C of the propagation: few marks, many features
+RANDOM = 8  # random marks of a class from which they tell how many of its samples have each value
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
 WEAK_CELL = 0.6  # of the marks in a class with a value that must be found again
@@ -79,14 +80,16 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
             "of each class that go against it"
         )
     spaces = feature_spaces(examined)
-    value = guess(spaces, learnt, labels, np.arange(len(y)))
-    again = cross_validated(spaces, learnt, labels, examined.trainer.seed)
+    shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
+    propagation = Propagation(spaces, y, shares)
+    value = propagation.values(learnt, labels)
+    again = cross_validated(propagation, learnt, labels, examined.trainer.seed)
     known = np.zeros(len(y), bool)
     for row, word in words.items():
         if word in number:
             value[row], known[row] = number[word], True
     groups = Groups(value, values, known, f"{len(learnt):,} marks, propagated")
-    groups.told.update(report(groups, examined, learnt, labels, again, spaces))
+    groups.told.update(report(groups, examined, learnt, labels, again, propagation))
     return groups
 
 
@@ -118,15 +121,54 @@ def feature_spaces(examined: Examined) -> list[NDArray[np.float32]]:
     ]
 
 
-def _classifier() -> Any:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+def random_shares(examined: Examined, value: dict[int, int], count: int) -> dict[int, Vector]:
+    """By class the shares (count,) of its samples with each value, as the marks at random have them (Jeffreys' prior);
+    only of classes with enough of these. `value`: of the marked samples."""
+    y, pool = examined.trainer.y, examined.pool
+    drawn = marked_at_random(y, pool, value, examined.trainer.seed)
+    counts = {k: np.bincount([value[row] for row in rows.tolist()], minlength=count) for k, rows in drawn.items()}
+    return {k: (each + 0.5) / (each.sum() + 0.5 * count) for k, each in counts.items() if each.sum() >= RANDOM}
 
-    return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=500))
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """From marks to values of all samples: features (n, h) in one or more spaces, labels (n,), shares by class.
+
+    A logistic regression ranks samples; how many of a class get a value is what the random marks of that class say: a
+    value that is rare in a class would else be given to many that do not have it, since marks by score abound in it.
+    """
+
+    spaces: list[NDArray[np.float32]]
+    y: Rows
+    shares: dict[int, Vector]
+
+    def values(self, rows: Rows, marked: Rows) -> Rows:
+        """(n,) the value of every sample by the marks (m,), numbers of values, of samples `rows`."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        balanced = LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=500)
+        fits = (make_pipeline(StandardScaler(), balanced).fit(x[rows], marked).predict_proba(x) for x in self.spaces)
+        known, chances = np.unique(marked), np.mean(list(fits), 0)
+        value = known[chances.argmax(1)]
+        for k, shares in self.shares.items():
+            mine = self.y == k
+            value[mine] = known[by_shares(chances[mine], shares[known] / shares[known].sum())]
+        return np.asarray(value)
 
 
-def cross_validated(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> Rows:
+def by_shares(chances: Vector, shares: Vector) -> Rows:
+    """(n,) values, each given to its share of the samples: the rarest first, to those most likely to have it."""
+    order, value = np.argsort(shares), np.full(len(chances), -1)
+    for each in order[:-1]:
+        free = np.flatnonzero(value < 0)
+        value[free[np.argsort(-chances[free, each], kind="stable")[: round(shares[each] * len(chances))]]] = each
+    value[value < 0] = order[-1]
+    return value
+
+
+def cross_validated(propagation: Propagation, rows: Rows, labels: Rows, seed: int) -> Rows:
     """(m,) the value of each marked sample as the others would have it, out of fold; -1 if its value has no other."""
     from sklearn.model_selection import StratifiedKFold
 
@@ -136,17 +178,11 @@ def cross_validated(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows,
         return said
     parts = StratifiedKFold(min(FOLDS, int(np.bincount(place).min())), shuffle=True, random_state=seed % 2**32)
     for train, ask in parts.split(use, place):
-        said[use[ask]] = known[guess(spaces, rows[use[train]], place[train], rows[use[ask]])]
+        said[use[ask]] = propagation.values(rows[use[train]], labels[use[train]])[rows[use[ask]]]
     return said
 
 
-def guess(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, ask: Rows) -> Rows:
-    """(b,) the values of samples `ask` by the marks `labels` (m,) of samples `rows`."""
-    fits = (_classifier().fit(x[rows], labels).predict_proba(x[ask]) for x in spaces)
-    return np.asarray(np.mean(list(fits), 0).argmax(1))
-
-
-def learning_curve(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, seed: int) -> list[list[float]]:
+def learning_curve(propagation: Propagation, rows: Rows, labels: Rows, seed: int) -> list[list[float]]:
     """Pairs of how many marks were learnt from, a third and two thirds, and the accuracy in percent on the others."""
     stream, curve = numpy_stream(seed, "learning curve"), []
     for share in (1 / 3, 2 / 3):
@@ -155,14 +191,14 @@ def learning_curve(spaces: list[NDArray[np.float32]], rows: Rows, labels: Rows, 
             mixed = stream.permutation(len(rows))
             train, ask = mixed[:count], mixed[count:]
             if len(np.unique(labels[train])) > 1 and len(ask):
-                known, place = np.unique(labels[train], return_inverse=True)
-                right.append(float((known[guess(spaces, rows[train], place, rows[ask])] == labels[ask]).mean()))
+                said = propagation.values(rows[train], labels[train])[rows[ask]]
+                right.append(float((said == labels[ask]).mean()))
         curve += [[count, 100 * float(np.mean(right))]] if right else []
     return curve
 
 
 def report(
-    groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, spaces: list[NDArray[np.float32]]
+    groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, propagation: Propagation
 ) -> dict[str, Any]:
     """How well the marks are found again, by class and value too, the groups they make, and whether more would help."""
     y, pool, classes = examined.trainer.y, examined.pool, examined.subject.own.classes
@@ -181,7 +217,7 @@ def report(
         }
         for number in range(len(classes) * len(groups.values))
     ]
-    curve = learning_curve(spaces, rows, labels, examined.trainer.seed)
+    curve = learning_curve(propagation, rows, labels, examined.trainer.seed)
     curve += [] if np.isnan(share) else [[len(rows), 100 * share]]
     counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
     again_in_words = "too few to check" if np.isnan(share) else f"found again with {accuracy.words()} accuracy"

@@ -84,7 +84,7 @@ def select_and_prove(
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
     evaluation = train_candidates(trainer, [(np.union1d(train, valid), held_out)], trainings, own.unit, seeds)
     evaluation = replace(evaluation, chosen=choice.chosen)
-    more = report_evaluation(evaluation, choice.rival, own, of, max_cost, of is not None or planted is not None)
+    more = report_evaluation(evaluation, choice.rival, own, groups, max_cost, of is not None or planted is not None)
     paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
@@ -402,7 +402,7 @@ def report_evaluation(
     evaluation: Evaluation,
     rival: str,
     own: OwnData,
-    groups: Rows | None,
+    groups: Groups | None,
     max_cost: float | None,
     certain: bool = False,
 ) -> dict[str, Any]:
@@ -410,9 +410,9 @@ def report_evaluation(
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
     helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
-    the shortcut is `certain` (groups are known, or a property is named), unless it harmed there.
+    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm there.
     """
-    of = None if groups is None else groups[evaluation.rows]
+    of = None if groups is None else groups.of(own.y.numpy())[evaluation.rows]
     group = None if own.group is None else group_names(own.group)[evaluation.rows]
     told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
     everywhere = np.ones(len(evaluation.rows), bool)
@@ -425,7 +425,8 @@ def report_evaluation(
     misclassified = difference(evaluation, rival, evaluation.misclassified)
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
-    sure = cell_change["difference"] >= 0 if certain else helped
+    highest = cell_change["interval"][1]
+    sure = (highest is None or highest >= 0) if certain else helped
     kept = evaluation.chosen != VANILLA and sure
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
@@ -434,7 +435,14 @@ def report_evaluation(
         words = "There is no candidate but vanilla: the biased model tells nothing of samples."
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
+    marked = None if groups is None or of is None else on_marked(evaluation, rival, of, groups.known)
+    if marked is not None:
+        words += (
+            f" On the {marked['rows']:,} held-out samples that you marked: {marked['before']:.0f}% right before, "
+            f"{marked['after']:.0f}% after (mean over their groups)."
+        )
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
+    test["marked"] = marked
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped, "kept": kept}
     sides = {"before": {VANILLA: before}, "after": {rival: after}}
     how = {"seeds": evaluation.seeds, "samples_seen": evaluation.samples_seen, "chosen": evaluation.chosen}
@@ -453,6 +461,17 @@ def cell_difference(
         return found
     low, high = np.percentile(drawn[1] - drawn[0], [2.5, 97.5])
     return {**found, "interval": [float(low), float(high)]}
+
+
+def on_marked(evaluation: Evaluation, rival: str, of: Rows, known: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """How vanilla and its rival answer the held-out samples that a person marked: percent, the mean over their groups
+    `of` (m,); None where there are none, or where the groups of all samples (n,) are `known` anyway."""
+    marked = known[evaluation.rows]
+    if known.all() or not marked.any():
+        return None
+    cells = [marked & (of == each) for each in np.unique(of[marked])]
+    before, after = (100 * float(cell_accuracies(evaluation.right(name), cells).mean()) for name in (VANILLA, rival))
+    return {"rows": int(marked.sum()), "before": before, "after": after}
 
 
 def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:

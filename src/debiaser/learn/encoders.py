@@ -156,9 +156,10 @@ def _image_encoder(
 def _fused(module: nn.Module, size: int, at_once: int) -> nn.Module:
     """The same network, for inference alone."""
     example = torch.zeros(at_once, 3, size, size).contiguous(memory_format=torch.channels_last)
+    script: Any = torch.jit
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is to go one day; until then nothing here is as fast
-        traced: nn.Module = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module, example)))
+        traced: nn.Module = script.optimize_for_inference(script.freeze(script.trace(module, example)))
     return traced
 
 
