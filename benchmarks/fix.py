@@ -80,9 +80,16 @@ def fairface(data: Path, target: str, bias: str) -> Pair:
     return parts[0], parts[1]
 
 
-def reviews(data: Path, draw: int, follow: float) -> Pair:
-    """Film reviews that begin or end with a sentence on travel or on food; in training it goes with the label."""
+def short_reviews(data: Path) -> pd.DataFrame:
+    """The first 60 words of film reviews, which take a third of the time of whole ones."""
     table = pd.read_csv(data / "imdb_reviews.csv")
+    return table.assign(text=[" ".join(text.split()[:60]) for text in table.text]).drop_duplicates("text")
+
+
+def reviews(data: Path, draw: int, follow: float) -> Pair:
+    """The first words of film reviews, before or after a sentence on travel or on food; in training it goes with the
+    label."""
+    table = short_reviews(data)
     stream = np.random.default_rng([draw, 7])
     train, test = table[table.split != "test"].copy(), table[table.split == "test"].copy()
     for part, share in ((train, follow), (test, 0.5)):
@@ -156,7 +163,7 @@ def plain_reviews(positive: float = 0.5) -> Callable[[Path, int], Pair]:
     """Film reviews as they are, or fewer positive ones; the group says nothing."""
 
     def draw_pair(data: Path, draw: int) -> Pair:
-        table = pd.read_csv(data / "imdb_reviews.csv").assign(group="all")
+        table = short_reviews(data).assign(group="all")
         train, test = table[table.split != "test"], table[table.split == "test"]
         kept = round((train.label == "negative").sum() * positive / (1 - positive))
         rare = train[train.label == "positive"].sample(min(kept, (train.label == "positive").sum()), random_state=draw)

@@ -203,3 +203,9 @@ def python(*words: str) -> list[str]:
 def surroundings(**variables: str) -> dict[str, str]:
     """Our environment variables and these, with the places that we import from."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
+
+
+def folder_name(title: str) -> str:
+    """`pgd-75-of-draws-by-score`: a title as the name of a folder."""
+    words = "".join(each if each.isalnum() or each == "." else " " for each in title.lower())
+    return "-".join(words.split())

@@ -219,12 +219,6 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
-def folder_name(candidate: str) -> str:
-    """`pgd-75-of-draws-by-score`: a candidate's name as that of a folder."""
-    words = "".join(each if each.isalnum() or each == "." else " " for each in candidate.lower())
-    return "-".join(words.split())
-
-
 def world_of(examined: Examined) -> World:
     """The world as it is; samples that a person marked as mislabelled weigh almost nothing."""
     trust = examined.diagnosis.trust.copy()

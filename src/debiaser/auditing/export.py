@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser import __version__
-from debiaser.auditing.candidates import CONTROLS, Evaluation, folder_name
+from debiaser.auditing.candidates import CONTROLS, Evaluation
 from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.groups import group_cells, group_names
 from debiaser.auditing.inputs import LINEAR, as_float, new_network
@@ -22,7 +22,7 @@ from debiaser.auditing.verdict import Examined
 from debiaser.data.images import RESIZED, Files, Images
 from debiaser.data.own.reading import READERS, find_input, is_image
 from debiaser.errors import Problem, brief
-from debiaser.io import UNREADABLE, write_json, write_text
+from debiaser.io import UNREADABLE, folder_name, write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
 from debiaser.progress import task, track

@@ -29,7 +29,6 @@ from debiaser.auditing.candidates import (
     Training,
     World,
     candidate_trainings,
-    folder_name,
     train_candidates,
     world_of,
 )
@@ -43,7 +42,7 @@ from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse
-from debiaser.io import numpy_stream
+from debiaser.io import folder_name, numpy_stream
 from debiaser.progress import track
 from debiaser.report.tables import signed, with_interval
 

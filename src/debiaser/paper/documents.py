@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from debiaser.errors import Problem
-from debiaser.io import write_json, write_text
+from debiaser.io import folder_name, write_json, write_text
 from debiaser.methods import METHODS
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
@@ -67,7 +67,7 @@ def table(results: Path, what: str) -> str:
             return record_markdown([own_row(*each) for each in own.items()]) + "\n"
         return record_markdown([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
     if dataset == "fix":
-        return fix_table(results) + "\n"
+        return fix_table(results, *(filters or ["marks"])) + "\n"
     if dataset == "studies":
         return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):
@@ -136,25 +136,56 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fix_table(results: Path) -> str:
-    """What marks bring in the worst group of real test sets (`benchmarks/fix.py`), the mean over draws, by set."""
-    draws: dict[str, list[dict[str, float]]] = {}
+def fix_table(results: Path, kind: str) -> str:
+    """What `benchmarks/fix.py` measured, the mean over draws, by set: what marks bring in the worst group of test sets;
+    `even`: what debiasing changes where there is no shortcut; `regret`: what each rule of choice loses to an oracle."""
+    sets, row_of = dict[str, list[dict[str, float]]](), {"even": even_row, "regret": regrets}.get(kind, marked_row)
     for path in sorted((results / "fix").glob("*.json")):
         found = json.loads(path.read_text())
-        stages = {each["stage"]: each["test"] for each in found["stages"]}
-        worst = {str(stage): tested["model"]["worst"] for stage, tested in stages.items()}
-        draws.setdefault(found["set"], []).append(
-            {**worst, "vanilla": stages["none"]["vanilla-class-balanced"]["worst"]}
-        )
+        if found["shortcut"] == (kind != "even"):
+            stages = {str(each["stage"]): each for each in found["stages"]}
+            sets.setdefault(found["set"], []).append(row_of(stages))
     rows = []
-    for name, each in draws.items():
-        mean = {stage: sum(draw[stage] for draw in each) / len(each) for stage in each[0]}
-        gap = mean["all"] - mean["vanilla"]
-        closed = (f"{100 * (mean[marks] - mean['vanilla']) / gap:.0f}%" for marks in ("60", "120"))
-        told = [f"{mean[stage]:.1f}" for stage in ("vanilla", "none", "60", "120", "all")]
-        rows.append((name, str(len(each)), *told, " / ".join(closed)))
-    heads = ("set", "draws", "vanilla", "exported, no marks", "60 marks", "120 marks", "all group labels", "gap closed")
-    return markdown_table(heads, rows)
+    for name, draws in sets.items():
+        mean = {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]}
+        told = [f"{value:.1f}" for value in mean.values()]
+        if kind == "marks":
+            gap = mean["all group labels"] - mean["vanilla"]
+            closed = (f"{100 * (mean[marks] - mean['vanilla']) / gap:.0f}%" for marks in ("60 marks", "120 marks"))
+            told.append(" / ".join(closed))
+        rows.append((name.replace("_", " "), str(len(draws)), *told))
+    heads = ("set", "draws", *mean, *(["gap closed"] if kind == "marks" else [])) if rows else ()
+    return markdown_table(heads, rows) if rows else NOT_RUN.rstrip()
+
+
+def marked_row(stages: Mapping[str, Any]) -> dict[str, float]:
+    """The accuracy of exported models in the worst group."""
+    worst = {name: stage["test"]["model"]["worst"] for name, stage in stages.items()}
+    names = {"exported, no marks": "none", "60 marks": "60", "120 marks": "120", "all group labels": "all"}
+    vanilla = {"vanilla": stages["none"]["test"]["vanilla-class-balanced"]["worst"]}
+    return vanilla | {name: worst[stage] for name, stage in names.items()}
+
+
+def even_row(stages: Mapping[str, Any]) -> dict[str, float]:
+    """The accuracy of vanilla, and what the exported model adds to it, overall and in the worst class."""
+    exported, vanilla = (stages["none"]["test"][name] for name in ("model", "vanilla-class-balanced"))
+    measures = {"overall": "overall", "worst class": "worst_class"}
+    return {f"vanilla, {name}": vanilla[key] for name, key in measures.items()} | {
+        f"exported minus vanilla, {name}": exported[key] - vanilla[key] for name, key in measures.items()
+    }
+
+
+def regrets(stages: Mapping[str, Any]) -> dict[str, float]:
+    """By rule, how far its choice is below the best candidate of all in the worst group of the test set."""
+    none, marked = stages["none"], stages["60"]
+    worst = {name: each["worst"] for name, each in marked["test"].items()}
+    best = max(worst.values())
+    picked = {
+        rule: worst[folder_name(max(none["selection"]["candidates"], key=lambda row: row[key])["name"])]
+        for rule, key in (("accuracy", "overall"), ("worst class", "worst_class"), ("mean cell", "mean_cell"))
+    }
+    picked |= {"null world": none["test"]["model"]["worst"], "60 marks": worst["model"]}
+    return {"oracle": best} | {f"regret: {rule}": best - value for rule, value in picked.items()}
 
 
 # by what the table calls them
