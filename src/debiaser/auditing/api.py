@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from debiaser.auditing.candidates import Evaluation
+from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
@@ -31,7 +31,7 @@ from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
 from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
-from debiaser.auditing.selection import select_and_prove
+from debiaser.auditing.selection import find_candidate, select_and_prove
 from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
 from debiaser.data.cache import user_cache
@@ -198,6 +198,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
 
         return debias_network(model, dataset, *how, **options)
     request = make_request(options)
+    find_candidate(request.export, EVERY_CANDIDATE)  # a name that no candidate ever has is told at once
     with private():
         subject = read_subject(model, request, need_test=True)
         own = subject.own

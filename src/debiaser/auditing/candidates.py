@@ -219,6 +219,23 @@ def named(strength: float) -> str:
     return f"PGD, {strength:.0%} of draws by score"
 
 
+def afr_named(gamma: float) -> str:
+    """AFR at this strength."""
+    return f"AFR, gamma {gamma:g}"
+
+
+def equal_named(strength: float | None) -> str:
+    """Equal group weight, of a linear head with this inverse regularisation."""
+    return EQUAL + (f", C {strength:g}" if strength else "")
+
+
+BOTH = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
+EVERY_CANDIDATE = (
+    *(VANILLA, AUGMENTED, COUNTERFACTUAL, *map(named, STRENGTHS), *map(afr_named, GAMMAS), CELLS, BOTH),
+    *(*map(equal_named, (None, *GROUP_REGULARISATION)), DRO, DFR),
+)
+
+
 def world_of(examined: Examined) -> World:
     """The world as it is; samples that a person marked as mislabelled weigh almost nothing."""
     trust = examined.diagnosis.trust.copy()
@@ -255,12 +272,11 @@ def candidate_trainings(
         for share in STRENGTHS:
             trainings[named(share)] = Training(world.by_score(share), not frozen, varied, strength=head)
         for gamma in GAMMAS if last else ():
-            trainings[f"AFR, gamma {gamma:g}"] = Training(world.by_confidence(gamma), strength=last)
+            trainings[afr_named(gamma)] = Training(world.by_confidence(gamma), strength=last)
         cells = 2 * world.y + world.misclassified
         trainings[CELLS] = Training(world.equal(cells), augmented=varied, strength=head)
         if copies is not None:
-            both = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
-            trainings[both] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
+            trainings[BOTH] = Training(world.by_score(STRENGTH), not frozen, varied, copies, strength=head)
     if groups is not None:
         trainings |= group_trainings(world, groups, frozen, varied, examined.subject.whole)
     return trainings
@@ -272,7 +288,7 @@ def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, whol
     equal = world.equal(groups) * np.minimum(1, sizes[groups] / FEWEST)  # a handful of samples is no group
     trainings = dict[str, Training]()
     for each in GROUP_REGULARISATION if frozen else (None,):
-        trainings[EQUAL + (f", C {each:g}" if each else "")] = Training(equal, augmented=varied, strength=each)
+        trainings[equal_named(each)] = Training(equal, augmented=varied, strength=each)
     middle = GROUP_REGULARISATION[1] if frozen else None
     trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=middle)
     if not whole:

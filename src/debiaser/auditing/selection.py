@@ -8,7 +8,7 @@ Then it is compared with vanilla on held-out samples, and priced.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -98,14 +98,14 @@ def select_and_prove(
     return evaluation, {**more, **facts}
 
 
-def find_candidate(name: str | None, trainings: dict[str, Training]) -> str | None:
+def find_candidate(name: str | None, names: Collection[str]) -> str | None:
     """The candidate that a person wants exported, by its name or its folder's."""
     if name is None:
         return None
-    for known in trainings:
+    for known in names:
         if name in (known, folder_name(known)):
             return known
-    raise Misuse(f"there is no candidate '{name}' to export; there are: {', '.join(map(folder_name, trainings))}")
+    raise Misuse(f"there is no candidate '{name}' to export; there are: {', '.join(map(folder_name, names))}")
 
 
 def evaluate(
@@ -515,11 +515,11 @@ def describe(
 
 
 def spread(right: NDArray[np.bool_]) -> dict[str, float | None]:
-    """Mean and standard deviation over seeds of an accuracy in percent; None without samples."""
+    """Mean and standard deviation over seeds of an accuracy in percent; None without samples, or if all are equal."""
     if not right.shape[1]:
         return {"mean": None, "sd": None, "rows": 0}
     each = 100 * right.mean(1)
-    sd = float(each.std(ddof=1)) if len(each) > 1 else None
+    sd = float(each.std(ddof=1)) if np.ptp(each) else None  # linear heads are the same under every seed
     return {"mean": float(each.mean()), "sd": sd, "rows": right.shape[1]}
 
 
