@@ -94,10 +94,10 @@ def test_a_head_that_gives_logits_for_every_word_takes_a_backward_pass() -> None
 
 
 def test_the_three_lines_on_a_transformer() -> None:
-    """As printed in the README: the person's own loop, and three lines of ours."""
-    text = (ROOT / "README.md").read_text()
+    """As printed in the docs: the person's own loop, and three lines of ours."""
+    text = (ROOT / "docs" / "own_loop.md").read_text()
     code = re.search(r"<!-- example: transformers -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert code, "the README has lost its example"
+    assert code, "the page has lost its example"
     dataset, model = Texts(), bert()
 
     def train(model: nn.Module, loader: DataLoader, loss: nn.Module) -> nn.Module:

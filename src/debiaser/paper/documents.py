@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from debiaser.report.speed import markdown
 from debiaser.report.tables import (
     markdown_table,
     record_markdown,
+    spread,
     studies_summary,
     study_markdown,
     summary_rows,
@@ -61,15 +62,14 @@ def table(results: Path, what: str) -> str:
             return NOT_RUN
         return (markdown(found) if what == "speed" else theory_table(found["statements"])) + "\n"
     dataset, *filters = what.split()
+    made: dict[str, Callable[..., str]] = {"headline": headline_table, "fix": fix_table, "studies": studies}
+    if dataset in made:
+        return made[dataset](results, *filters) + "\n"
     if dataset in {"own", "regret"}:
         own = {path.stem: json.loads(path.read_text()) for path in sorted((results / "own").glob("*.json"))}
         if dataset == "own":
             return record_markdown([own_row(*each) for each in own.items()]) + "\n"
         return record_markdown([regret_row(*each) for each in own.items() if "regret" in each[1]]) + "\n"
-    if dataset == "fix":
-        return fix_table(results, *(filters or ["marks"])) + "\n"
-    if dataset == "studies":
-        return studies(results, "summary" in filters) + "\n"
     if dataset.endswith(".json"):
         path = results / dataset
         return record_markdown(json.loads(path.read_text())["rows"]) + "\n" if path.exists() else NOT_RUN
@@ -85,6 +85,18 @@ def table(results: Path, what: str) -> str:
     return "\n\n".join([rows, *(f"*Left out*: {each}" for each in store.left_out)]) + "\n"
 
 
+def headline_table(results: Path) -> str:
+    """Colored MNIST at the paper's three shares of conflicting images: vanilla and PGD here, PGD as published."""
+    usual = [each for each in gather(results / "cmnist").all() if is_usual(each) and each["recipe"] == "fast"]
+    rows = []
+    for rho in (0.005, 0.01, 0.05):
+        told = {row["method"]: row for row in summary_rows([each for each in usual if each["rho"] == rho])}
+        ours = [spread(told[name]["unbiased"], told[name]["unbiased_std"]) for name in ("vanilla", "pgd")]
+        published = told["pgd"]["published"]
+        rows.append((f"{rho:.1%}", *ours, spread(published["mean"], published["std"]), str(len(told["pgd"]["seeds"]))))
+    return markdown_table(("against the shortcut", "vanilla", "PGD", "PGD, published", "seeds of PGD"), rows)
+
+
 def is_usual(result: Result) -> bool:
     """Whether a run has no fields, noise, epochs or network but those of the settings."""
     if result["method"] not in METHODS:
@@ -93,7 +105,7 @@ def is_usual(result: Result) -> bool:
     return bool(spec.key == result["key"])
 
 
-def studies(results: Path, short: bool) -> str:
+def studies(results: Path, short: str = "") -> str:
     """What every study says of all results at the recipe `fast`, and which of three seeds lack; or a line of each."""
     store = gather(results)
     found = [findings(each, store, Scale("fast"), Scale("fast", SEEDS)) for each in STUDIES.values()]
@@ -136,7 +148,7 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fix_table(results: Path, kind: str) -> str:
+def fix_table(results: Path, kind: str = "marks") -> str:
     """What `benchmarks/fix.py` measured, the mean over draws, by set: what marks bring in the worst group of test sets;
     `even`: what debiasing changes where there is no shortcut; `regret`: what each rule of choice loses to an oracle."""
     sets, row_of = dict[str, list[dict[str, float]]](), {"even": even_row, "regret": regrets}.get(kind, marked_row)
@@ -149,13 +161,21 @@ def fix_table(results: Path, kind: str) -> str:
     for name, draws in sets.items():
         mean = {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]}
         told = [f"{value:.1f}" for value in mean.values()]
+        if kind == "short":
+            rows.append((name.replace("_", " "), *(f"{mean[each]:.0f}" for each in SHORT)))
+            continue
         if kind == "marks":
             gap = mean["all group labels"] - mean["vanilla"]
             closed = (f"{100 * (mean[marks] - mean['vanilla']) / gap:.0f}%" for marks in ("60 marks", "120 marks"))
             told.append(" / ".join(closed))
         rows.append((name.replace("_", " "), str(len(draws)), *told))
+    if kind == "short":
+        return markdown_table(("", *SHORT), rows)
     heads = ("set", "draws", *mean, *(["gap closed"] if kind == "marks" else [])) if rows else ()
     return markdown_table(heads, rows) if rows else NOT_RUN.rstrip()
+
+
+SHORT = ("vanilla", "60 marks", "120 marks", "all group labels")  # what the README shows of each set
 
 
 def marked_row(stages: Mapping[str, Any]) -> dict[str, float]:
