@@ -70,7 +70,7 @@ def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tupl
         ("paper", "jtt"): JTT_PAPER,
         # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
         ("paper", "eiil"): {"reference": {"epochs": 10}},
-        ("fast", "pgd"): {"biased": first, "debiased": second},
+        **{("fast", each): {"biased": first, "debiased": second} for each in ("pgd", "dpr", "cells", "ula")},
         ("fast", "jtt"): {"identification": first, "final": second},
         **{("fast", each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
     }
