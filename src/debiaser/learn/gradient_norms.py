@@ -59,6 +59,11 @@ def disagreement(temperature: float = 1) -> Score:
     return lambda seen: -replace(seen, logits=seen.logits / temperature).residual.gather(1, seen.labels[:, None])[:, 0]
 
 
+def misclassified(outputs: Outputs) -> Tensor:
+    """(n,) 1 where the model's answer is not the label, else 0."""
+    return (outputs.logits.argmax(1) != outputs.labels).float()
+
+
 def loss_score(outputs: Outputs) -> Tensor:
     """(n,) cross-entropy of each sample."""
     return cross_entropy(outputs.logits, outputs.labels)
