@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,7 +113,32 @@ def test_method(variant: str, tiny_task: Callable[..., Task], benchmark_digits: 
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+USE_GROUPS = [name for name in METHODS if find_method(name).uses_groups]
+# Their promises are those of a method beside them, which is tested always: the long form of the suite has them too.
+LONG = {"neurontune", "bam", "dfr"}
+
+
+def each_method(names: Iterable[str], long: Container[str]) -> list[Any]:
+    """Parameters of a test, some of them for the long form of the suite only."""
+    return [pytest.param(name, marks=[pytest.mark.long] * (name in long)) for name in names]
+
+
+def test_methods_that_use_group_labels_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark_digits: Benchmark
+) -> None:
+    """By their class, in every result and by their name in tables; without bias labels they stop with one line."""
+    assert [name for name in METHODS if method_name(name).endswith(" (group labels)")] == USE_GROUPS
+    assert method_name("Mine", uses_groups=True) == "Mine (group labels)"
+    monkeypatch.setattr(experiment, "load", lambda *_: benchmark_digits)
+    assert experiment.run(new_spec("digits", "rwg", epochs=1), tmp_path).result["uses_groups"]
+    blind = {part: Truth(t.target, torch.full_like(t.bias, -1)) for part, t in benchmark_digits.truth.items()}
+    monkeypatch.setattr(experiment, "load", lambda *_: replace(benchmark_digits, truth=blind))
+    for number, name in enumerate(USE_GROUPS):
+        with pytest.raises(Problem, match="learns from group labels, and here are none"):
+            experiment.run(new_spec("digits", name, epochs=1), tmp_path / str(number))
+
+
+@pytest.mark.parametrize("method", each_method((name for name in METHODS if name not in USE_GROUPS), LONG))
 def test_bias_labels_have_no_influence(
     method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark_digits: Benchmark
 ) -> None:
@@ -125,16 +150,11 @@ def test_bias_labels_have_no_influence(
     found = []
     for number, benchmark in enumerate((small, blind)):
         monkeypatch.setattr(experiment, "load", lambda *_, kept=benchmark: kept)
-        if number and find_method(method).uses_groups:  # declared, and shown in every table
-            assert done.result["uses_groups"] and method_name(method).endswith("(group labels)")
-            with pytest.raises(Problem, match="learns from group labels, and here are none"):
-                experiment.run(new_spec("digits", method, epochs=1), tmp_path / str(number))
-            return
         done = experiment.run(new_spec("digits", method, epochs=1), tmp_path / str(number))
         found.append(read_tensors(done.folder / "model.safetensors").tensors)
     assert all(torch.equal(found[0][name], tensor) for name, tensor in found[1].items())
     assert done.result["rows"]["conflicting"] is None
-    assert "uses_groups" not in done.result and "group labels" not in method_name(method)
+    assert "uses_groups" not in done.result
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -163,7 +183,7 @@ def test_variants_of_pgd_that_do_not_go_together(change: dict[str, object]) -> N
         find_method("pgd")(**change)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", each_method(METHODS, {*LONG, "afr", "cells", "dpr", "groupdro", "rwg", "ula", "xrm"}))
 def test_augment_off_is_the_task_without_augmentation(
     name: str, tiny_task: Callable[..., Task], benchmark_digits: Benchmark
 ) -> None:

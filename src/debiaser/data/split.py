@@ -98,7 +98,8 @@ class Truth:
         """
         if bool((self.bias < 0).any()):
             return None
-        return torch.unique(torch.cat([y[:, None], self.bias], 1), dim=0, return_inverse=True)[1]
+        numbers: Tensor = torch.unique(torch.cat([y[:, None], self.bias], 1), dim=0, return_inverse=True)[1]
+        return numbers
 
 
 @dataclass(frozen=True)

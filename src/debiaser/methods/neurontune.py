@@ -56,9 +56,9 @@ class NeuronTune(Method):
         if not len(differences):
             log.warning("no class has held-out samples both right and wrong: no feature is set to 0; raise held_out=")
             return np.zeros(differences.shape[1], bool)
-        biased = (differences > 0).all(0) if self.classes == "every" else (differences > 0).any(0)
+        biased = np.asarray((differences > 0).all(0) if self.classes == "every" else (differences > 0).any(0))
         log.info("NeuronTune sets %d of %d features to 0", biased.sum(), len(biased))
-        return np.asarray(biased)
+        return biased
 
 
 def mistake_differences(features: NDArray[Any], labels: Groups, answers: Groups) -> NDArray[np.float64]:

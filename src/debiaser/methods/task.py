@@ -201,7 +201,7 @@ class Task:
             )
         groups = consecutive(self.groups.numpy())
         sizes = np.bincount(groups)
-        if len(sizes) == len(self.train.y.unique()):
+        if len(sizes) == len(np.unique(self.train.y.numpy())):
             raise Problem("the group labels are the labels: every class is one group; give groups that divide classes")
         if alone := int((sizes == 1).sum()):
             told = "%d of %d groups have one sample, which then counts as much as the whole of any other group"
