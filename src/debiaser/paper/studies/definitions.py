@@ -440,33 +440,42 @@ rho_sweep = Study(
 
 DRAWS = ("vanilla", "pgd", "dpr", "cells", "xrm", "bam", "groupdro", "rwg")  # by weights, or all alike
 FRONTIER = (*DRAWS, "jtt", "ula", "afr", "neurontune", "dfr")
-VARIANTS = (("cells", "Cells, inverted", "power=2"), ("cells", "Cells, amplified", "amplify=1"))
-VARIANTS += (("xrm", "XRM, balanced draws", "learner=balanced"),)
+VARIANTS = (
+    ("cells", "Cells, inverted", "power=2"),
+    ("cells", "Cells, amplified", "amplify=1"),
+    ("xrm", "XRM, balanced draws", "learner=balanced"),
+)
 HEADS: tuple[str, ...] = ()  # datasets with frozen features, their bias natural: each one word here
 
 
-def frontier_cells(where: Iterable[tuple[str, float | None]], **more: Any) -> tuple[Cell, ...]:
-    """Accuracy, worst group and, where samples are drawn by weights, the share of draws on conflicting ones."""
+READS = {"unbiased": ("", "metrics.unbiased"), "worst_group": (", worst group", "metrics.worst_group")}
+READS |= {"drawn": (", draws", "drawn"), "samples": (", samples seen", "samples_seen")}
+
+
+def frontier_cells(metrics: Sequence[str], *places: tuple[str, float | None], **more: Any) -> tuple[Cell, ...]:
+    """Cells of every method; the share of draws on conflicting samples only where it draws by weights."""
     listed = [(method, method_name(method)) for method in FRONTIER] + list(VARIANTS)
-    reads = {"unbiased": ("", "metrics.unbiased"), "worst_group": (", worst group", "metrics.worst_group")}
-    reads |= {"drawn": (", draws", "drawn"), "samples": (", samples seen", "samples_seen")}
-    return at_each(
-        where,
-        (
-            ours(method, name + words, *changes, reads=path, metric=metric, **more)
-            for metric, (words, path) in reads.items()
-            for method, name, *changes in listed
-            if metric != "drawn" or method in DRAWS
-        ),
+    cells = (
+        ours(method, name + READS[metric][0], *changes, reads=READS[metric][1], metric=metric, **more)
+        for metric in metrics
+        for method, name, *changes in listed
+        if metric != "drawn" or method in DRAWS
     )
+    return at_each(places, cells)
 
 
 frontier = Study(
     "The methods since 2023 beside PGD, and those that are told the groups",
     "DPR is within 0.5 points of PGD or above it.",
     (
-        *frontier_cells(CMNIST),
-        *frontier_cells(((name, None) for name in HEADS), recipe="features", options=("features=efficientnet_lite0",)),
+        *frontier_cells(("unbiased", "worst_group", "drawn"), *CMNIST),
+        *frontier_cells(("samples",), CMNIST[0]),  # at any rho as many
+        *frontier_cells(
+            ("unbiased", "worst_group", "samples"),
+            *((name, None) for name in HEADS),
+            recipe="features",
+            options=("features=efficientnet_lite0",),
+        ),
     ),
     everywhere(above("DPR", "PGD", by=-0.5)),
     "Methods marked (group labels) are told class and bias of every training sample, so they are no rivals but what "
