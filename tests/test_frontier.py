@@ -174,7 +174,7 @@ def test_free_vectors_take_their_share_of_the_gradient() -> None:
     """At 0 the loss is cross-entropy; the gradient of a vector is amplify times that of the logits, else 0."""
     net, rows = new_net(0), torch.tensor([4, 2])
     batch = Batch(torch.randn(2, 6, generator=stream()), torch.tensor([0, 2]), rows)
-    objective = Auxiliary(net, 6, CLASSES, amplify=5)
+    objective = Auxiliary(net, Split.of(torch.zeros(6, 6), torch.zeros(6)), amplify=5)
     loss = objective(batch)
     torch.testing.assert_close(loss, F.cross_entropy(net(batch.x), batch.y))
     loss.backward()

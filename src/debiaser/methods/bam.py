@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from debiaser.data.split import Batch
-from debiaser.learn.forward import call
+from debiaser.data.split import Batch, Split
+from debiaser.learn.forward import call, device_of, predict
 from debiaser.learn.gradient_norms import misclassified
 from debiaser.learn.losses import Objective, Supervised, cross_entropy
 from debiaser.methods.jtt import JTT
@@ -30,8 +30,7 @@ class BAM(Method):
 
     def fit(self, task: Task) -> nn.Module:
         """The network of both trainings."""
-        classes = len(task.train.classes) or int(task.train.y.max()) + 1
-        free = Auxiliary(task.new_model(), len(task.train), classes, self.amplify)
+        free = Auxiliary(task.new_model(), task.train, self.amplify)
         model = task.fit(free, "identification", length=self.identification)  # stage 1
         error = task.scores(model, misclassified)
         task.journal.note("score", 1 + self.upweight * error)
@@ -41,10 +40,11 @@ class BAM(Method):
 class Auxiliary(Objective):
     """Cross-entropy of f(x_i) + amplify b_i with a trainable vector b_i of every sample, 0 at the start."""
 
-    def __init__(self, model: nn.Module, samples: int, classes: int, amplify: float) -> None:
+    def __init__(self, model: nn.Module, split: Split, amplify: float) -> None:
         super().__init__()
         self.model, self.amplify, self.rule = model, amplify, f"amplify={amplify}"
-        self.vectors = nn.Parameter(torch.zeros(samples, classes))
+        logits = predict(model, [split.batch(torch.arange(min(2, len(split))))], device_of(model))
+        self.vectors = nn.Parameter(torch.zeros(len(split), logits.shape[1]))
 
     def forward(self, batch: Batch) -> Tensor:
         return cross_entropy(call(self.model, batch.x) + self.amplify * self.vectors[batch.rows], batch.y).mean()

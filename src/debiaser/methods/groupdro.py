@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,7 +34,7 @@ class GroupDRO(Method):
     def fit(self, task: Task) -> nn.Module:
         """The network trained for the worst group."""
         groups = task.known_groups()
-        weights = balancing_weights(groups) if self.balanced else torch.ones(len(groups)).numpy()
+        weights = balancing_weights(groups) if self.balanced else np.ones(len(groups))
         task.journal.note("score", weights)
         robust = losses.GroupDRO(task.new_model(), torch.from_numpy(groups), self.eta, self.adjustment)
         sampler = ScoreSampler(weights, seed=task.seed) if self.balanced else None

@@ -60,7 +60,7 @@ class Method:
 
         @wraps(fit)
         def fit_task(self: Any, task: "Task") -> nn.Module:
-            if task.groups is not None and not cls.uses_groups:
+            if task.groups is not None and not self.uses_groups:
                 task = replace(task, groups=None)
             return fit(self, task if getattr(self, "augment", True) else replace(task, augment=None))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.io import derive, torch_stream
-from debiaser.learn.forward import at_least_single, call, last_layer
+from debiaser.learn.forward import at_least_single, call, device_of, last_layer
 from debiaser.learn.gradient_norms import misclassified
 from debiaser.learn.groups import Groups, cell_weights, consecutive
 from debiaser.learn.losses import GroupDRO, Objective, Supervised, cross_entropy, group_means
@@ -72,9 +72,9 @@ class Twins(Objective):
     def __init__(self, model: nn.Module, other: nn.Module, task: Task) -> None:
         super().__init__()
         self.model, self.other, self.seed, self.epoch = model, other, task.seed, 0
-        labels, batch = task.train.y, task.train.batch(torch.arange(min(2, len(task.train)))).to(task.device)
-        for network in (model.to(task.device), other.to(task.device)):
-            for parameter in last_layer(network, batch).parameters():
+        labels, batch = task.train.y, task.train.batch(torch.arange(min(2, len(task.train))))
+        for network in (model, other):
+            for parameter in last_layer(network, batch.to(device_of(network))).parameters():
                 nn.init.zeros_(parameter)
         halves = torch.rand(len(labels), generator=torch_stream(derive(task.seed, "twins"), "halves")) < 0.5
         self.register_buffer("assigned", halves)
