@@ -48,6 +48,7 @@ def task(benchmark: Benchmark, processes: Processes, **changes: Any) -> Task:
         "recipe": Recipe(epochs=1, batch_size=64, lr=0.05),
         "valid": benchmark.valid,
         "processes": processes,
+        "groups": groups[:ROWS] if (groups := benchmark.truth["train"].groups(benchmark.train.y)) is not None else None,
     }
     return Task(**{**plan, **changes})
 

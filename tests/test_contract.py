@@ -3,8 +3,9 @@
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from debiaser.data.split import Benchmark, Truth
-from debiaser.errors import Misuse
+from debiaser.errors import Misuse, Problem
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoints, read_tensors
 from debiaser.learn.forward import find_head, predict
@@ -24,6 +25,7 @@ from debiaser.methods.task import Task
 from debiaser.paper import experiment
 from debiaser.paper.spec import new_spec
 from debiaser.progress import listening
+from debiaser.report.tables import method_name
 from kills import Kill, Killed, same
 
 # Variants with a path of their own are methods of their own here.
@@ -49,15 +51,31 @@ VARIANTS = {
     "eiil": ("eiil", ["steps=600", "lr=0.01"]),  # as far as 6,000 steps of 0.001
     "eiil irm": ("eiil", ["steps=600", "lr=0.01", "learner=irm"]),
     "george": ("george", ["reduce=pca", "largest_k=3"]),
+    "cells amplified": ("cells", ["amplify=1", "share=0.5", "cells=error"]),
     "george kmeans": ("george", ["reduce=none", "cluster=kmeans", "largest_k=3"]),
 }
 VECTORS = {"vanilla": set(), "pgd": {"score"}, "lff": {"weight"}, "jtt": {"error"}, "disen": {"weight"}}
 VECTORS |= {"bpa": {"cluster", "weight"}, "cnc": {"slice", "error"}, "eiil": {"environment"}, "george": {"cluster"}}
+VECTORS |= {name: {"score"} for name in ("dpr", "cells", "bam", "groupdro", "rwg")}
+VECTORS |= {
+    "xrm": {"score", "flip"},
+    "ula": {"error"},
+    "afr": {"weight"},
+    "dfr": {"weight"},
+    "neurontune": {"held_out"},
+}
 
 
 @pytest.fixture(autouse=True)
 def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)  # slow to start; PCA does
+
+
+def first_groups(benchmark: Benchmark) -> torch.Tensor:
+    """(192,) the groups of the tiny task, which only methods that declare it are given."""
+    groups = benchmark.truth["train"].groups(benchmark.train.y)
+    assert groups is not None
+    return groups[:192]
 
 
 def method_of(variant: str) -> Any:
@@ -69,6 +87,7 @@ def method_of(variant: str) -> Any:
 def test_method(variant: str, tiny_task: Callable[..., Task], benchmark_digits: Benchmark, tmp_path: Path) -> None:
     """What comes out; the same again, also from a run that was killed twice, and something else of another seed."""
     method, count, recipe = method_of(variant), Kill(), Recipe(epochs=2, batch_size=64, lr=0.05)
+    tiny_task = partial(tiny_task, groups=first_groups(benchmark_digits))
     task = tiny_task(recipe=recipe)
     with listening(count):
         model = method.fit(task)
@@ -94,7 +113,32 @@ def test_method(variant: str, tiny_task: Callable[..., Task], benchmark_digits: 
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+USE_GROUPS = [name for name in METHODS if find_method(name).uses_groups]
+# Their promises are those of a method beside them, which is tested always: the long form of the suite has them too.
+LONG = {"neurontune", "bam", "dfr"}
+
+
+def each_method(names: Iterable[str], long: Container[str]) -> list[Any]:
+    """Parameters of a test, some of them for the long form of the suite only."""
+    return [pytest.param(name, marks=[pytest.mark.long] * (name in long)) for name in names]
+
+
+def test_methods_that_use_group_labels_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark_digits: Benchmark
+) -> None:
+    """By their class, in every result and by their name in tables; without bias labels they stop with one line."""
+    assert [name for name in METHODS if method_name(name).endswith(" (group labels)")] == USE_GROUPS
+    assert method_name("Mine", uses_groups=True) == "Mine (group labels)"
+    monkeypatch.setattr(experiment, "load", lambda *_: benchmark_digits)
+    assert experiment.run(new_spec("digits", "rwg", epochs=1), tmp_path).result["uses_groups"]
+    blind = {part: Truth(t.target, torch.full_like(t.bias, -1)) for part, t in benchmark_digits.truth.items()}
+    monkeypatch.setattr(experiment, "load", lambda *_: replace(benchmark_digits, truth=blind))
+    for number, name in enumerate(USE_GROUPS):
+        with pytest.raises(Problem, match="learns from group labels, and here are none"):
+            experiment.run(new_spec("digits", name, epochs=1), tmp_path / str(number))
+
+
+@pytest.mark.parametrize("method", each_method((name for name in METHODS if name not in USE_GROUPS), LONG))
 def test_bias_labels_have_no_influence(
     method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark_digits: Benchmark
 ) -> None:
@@ -110,6 +154,7 @@ def test_bias_labels_have_no_influence(
         found.append(read_tensors(done.folder / "model.safetensors").tensors)
     assert all(torch.equal(found[0][name], tensor) for name, tensor in found[1].items())
     assert done.result["rows"]["conflicting"] is None
+    assert "uses_groups" not in done.result
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -138,10 +183,13 @@ def test_variants_of_pgd_that_do_not_go_together(change: dict[str, object]) -> N
         find_method("pgd")(**change)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_augment_off_is_the_task_without_augmentation(name: str, tiny_task: Callable[..., Task]) -> None:
-    model = find_method(name)(augment=False).fit(tiny_task())
-    assert same(model, find_method(name)().fit(tiny_task(augment=None)))
+@pytest.mark.parametrize("name", each_method(METHODS, {*LONG, "afr", "cells", "dpr", "groupdro", "rwg", "ula", "xrm"}))
+def test_augment_off_is_the_task_without_augmentation(
+    name: str, tiny_task: Callable[..., Task], benchmark_digits: Benchmark
+) -> None:
+    groups = first_groups(benchmark_digits)
+    model = find_method(name)(augment=False).fit(tiny_task(groups=groups))
+    assert same(model, find_method(name)().fit(tiny_task(augment=None, groups=groups)))
 
 
 def test_step_three_starts_from_step_one(tiny_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from debiaser.learn.groups import reduce_features
 from debiaser.methods import METHODS, find_method
 
 SHORT = Recipe(epochs=1, batch_size=16, lr=0.01)
-METHODS_HERE = {name: find_method(name)() for name in METHODS} | {
+METHODS_HERE = {name: method for name in METHODS if not (method := find_method(name)()).uses_groups} | {
     "eiil": EIIL(steps=20),
     "irm": EIIL(steps=20, learner="irm"),
     "george": GEORGE(reduce="pca"),

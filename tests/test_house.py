@@ -80,15 +80,15 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 258,
+    "(top)": 278,
     "auditing": 3980,
     "cli": 1136,
-    "data": 3410,
+    "data": 3413,
     "integrations": 308,
-    "learn": 2260,
-    "methods": 790,
-    "paper": 2856,
-    "report": 1475,
+    "learn": 2269,
+    "methods": 1225,
+    "paper": 2915,
+    "report": 1486,
 }
 
 

@@ -29,7 +29,7 @@ from debiaser.paper.studies.findings import (
     tally,
 )
 from debiaser.paper.studies.study import Cell, Tally, Verdict, alike
-from debiaser.report.figures import write_study_figures
+from debiaser.report.figures import study_figures, write_study_figures
 from debiaser.report.run_page import write_page
 from debiaser.report.runs import find_runs
 from debiaser.report.tables import study_markdown, study_table
@@ -236,6 +236,24 @@ def test_numbers_are_told_as_what_they_are(tmp_path: Path) -> None:
     assert "accuracy" not in norms and norms.startswith("Recipe `fast` with 1 epoch a stage; ")
 
 
+def test_accuracy_stands_against_the_share_of_draws_on_conflicting_samples(tmp_path: Path) -> None:
+    study = STUDIES["frontier"]
+    rows = {"train": 1000, "conflicting": 5}
+    write(tmp_path, result(study, "Vanilla", 0, 50.0, rows=rows))
+    drawn = {"unbiased": 97.0, "score_auroc": 1.0, "score_conflicting_mass": 0.88}
+    write(tmp_path, result(study, "DPR", 0, 97.0, rows=rows, metrics=drawn))
+    write(tmp_path, result(study, "RWG (group labels)", 0, 96.0, rows=rows, metrics={**drawn, "unbiased": 96.0}))
+    found = findings(study, gather(tmp_path), Scale())
+    shares = {each["name"]: each["mean"] for each in found["cells"] if each["metric"] == "drawn" and each["runs"]}
+    assert shares == {"Vanilla, draws": 0.005, "DPR, draws": 0.88, "RWG (group labels), draws": 0.88}
+    (_, svg), *rest = study_figures(found)
+    assert not rest and all(f">{name}<" in svg for name in ("Vanilla", "DPR", "RWG (group labels)"))
+    on_features = Cell("x", "bar", "dfr", recipe="features", options=("features=efficientnet_lite0",))
+    words = ("--method", "dfr", "--recipe", "features", "--seed", "0", "--option", "features=efficientnet_lite0")
+    assert on_features.command("fast", 0) == ["train", "bar", *words]
+    assert on_features.spec("fast", 0).recipe.name == "features"
+
+
 def test_a_study_can_move_to_another_dataset() -> None:
     moved = STUDIES["control"].on("digits")
     assert {cell.place for cell in moved.cells} == {("digits", 0.05, 0.0)} and len(moved.cells) == 5
@@ -315,6 +333,8 @@ CASES = [
     ("label_noise", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
     ("label_noise", {"PGD": (49.0, 51.0), "Vanilla": (50.0, 50.2)}, "not held"),  # a tie is not above
     ("rho_sweep", {"PGD": 90.0, "Vanilla": 50.0}, "held"),
+    ("frontier", {"PGD": 97.0, "DPR": 96.6}, "held"),
+    ("frontier", {"PGD": 97.0, "DPR": 96.4, "Cells": 98.0}, "not held"),
     ("real_2", WORST, "held"),
     ("real_2", {**WORST, "CNC, worst group": 89.0}, "not held"),
     ("selection", RANKS, "held"),

@@ -19,15 +19,25 @@ _HOMES = {  # of the others, which are methods: the module of that name
 }
 
 __all__ = [
+    "AFR",
+    "BAM",
     "BPA",
     "CNC",
+    "DFR",
+    "DPR",
     "EIIL",
     "GEORGE",
     "JTT",
     "PGD",
+    "RWG",
+    "ULA",
+    "XRM",
+    "Cells",
     "Disen",
     "GCELoss",
+    "GroupDRO",
     "LfF",
+    "NeuronTune",
     "Recipe",
     "ScoreSampler",
     "Vanilla",
@@ -46,15 +56,25 @@ if TYPE_CHECKING:
     from debiaser.learn.recipe import Recipe
     from debiaser.learn.sampler import ScoreSampler
     from debiaser.learn.streams import read_scores, score_stream
+    from debiaser.methods.afr import AFR
+    from debiaser.methods.bam import BAM
     from debiaser.methods.bpa import BPA
+    from debiaser.methods.cells import Cells
     from debiaser.methods.cnc import CNC
+    from debiaser.methods.dfr import DFR
     from debiaser.methods.disen import Disen
+    from debiaser.methods.dpr import DPR
     from debiaser.methods.eiil import EIIL
     from debiaser.methods.george import GEORGE
+    from debiaser.methods.groupdro import GroupDRO
     from debiaser.methods.jtt import JTT
     from debiaser.methods.lff import LfF
+    from debiaser.methods.neurontune import NeuronTune
     from debiaser.methods.pgd import PGD
+    from debiaser.methods.rwg import RWG
+    from debiaser.methods.ula import ULA
     from debiaser.methods.vanilla import Vanilla
+    from debiaser.methods.xrm import XRM
 
 
 def __getattr__(name: str) -> Any:

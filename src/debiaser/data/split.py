@@ -91,6 +91,16 @@ class Truth:
         against = (self.bias != self.target[:, None]).any(1) & ~self.flipped(y)
         return torch.where((self.bias < 0).any(1), -1, against.to(torch.int8)).to(torch.int8)
 
+    def groups(self, y: Tensor) -> Tensor | None:
+        """(n,) each sample's group, a combination of label and bias attributes, from 0 on; None where one is unknown.
+
+        For methods that declare `uses_groups`, and for them alone.
+        """
+        if bool((self.bias < 0).any()):
+            return None
+        numbers: Tensor = torch.unique(torch.cat([y[:, None], self.bias], 1), dim=0, return_inverse=True)[1]
+        return numbers
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -8,7 +8,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -49,6 +49,19 @@ def residual_norm(p: float = 2, power: float = 1) -> Score:
     """The p-norm, to a power, of softmax - onehot alone: the gradient norm without the feature's length (D43)."""
     check_norm(p, power)
     return lambda outputs: norm(outputs.residual, p) ** power
+
+
+def disagreement(temperature: float = 1) -> Score:
+    """1 - softmax(logits / temperature)[y]: near 1 where the model answers another class (DPR).
+
+    At temperature 1 half of `residual_norm(1)`, since softmax - onehot sums to 0.
+    """
+    return lambda seen: -replace(seen, logits=seen.logits / temperature).residual.gather(1, seen.labels[:, None])[:, 0]
+
+
+def misclassified(outputs: Outputs) -> Tensor:
+    """(n,) 1 where the model's answer is not the label, else 0."""
+    return (outputs.logits.argmax(1) != outputs.labels).float()
 
 
 def loss_score(outputs: Outputs) -> Tensor:

@@ -53,6 +53,16 @@ def balancing_weights(groups: Groups) -> NDArray[np.float64]:
     return weights
 
 
+def cell_weights(labels: Groups, cells: Groups, power: float = 1) -> NDArray[np.float64]:
+    """(n,) draws by these take every class equally often, and in a class a cell in proportion to size^(1 - power).
+
+    At power 0 as the data has them, at 1 equally often, at 2 in inverted proportion.
+    """
+    own = consecutive(labels * (int(cells.max()) + 1) + cells)
+    weights = np.bincount(own)[own] ** -float(power)
+    return np.asarray(weights / np.bincount(labels, weights)[labels])
+
+
 def unit_rows(features: Tensor | NDArray[Any]) -> Points:
     """(n, h) each row divided by its length, in float64; a row of zeros stays."""
     points = np.array(features.detach().cpu().numpy() if isinstance(features, Tensor) else features, dtype=float)

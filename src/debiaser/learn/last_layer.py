@@ -25,11 +25,11 @@ NEVER = -30.0  # the bias of a class that no sample has
 class LogisticFit:
     """Logistic regressions on the same features (n, h) and labels (n,) of k classes, under many weightings."""
 
-    def __init__(self, features: NDArray[Any], y: Rows, k: int, strength: float) -> None:
+    def __init__(self, features: NDArray[Any], y: Rows, k: int, strength: float, l1: bool = False) -> None:
         self.mean, deviation = features.mean(0, dtype=np.float64), features.std(0, dtype=np.float64)
         self.scale = 1 / np.where(deviation > 1e-9, deviation, 1.0)
         self.x = ((features - self.mean) * self.scale).astype(np.float32)
-        self.y, self.k, self.strength = y, k, strength
+        self.y, self.k, self.strength, self.l1 = y, k, strength, l1
 
     def fit(self, weight: Vector | None = None, rows: Rows | None = None) -> LastLayer:
         """The last layer under weights (n,) of the samples, or on some of them."""
@@ -41,7 +41,8 @@ class LogisticFit:
         weights, biases = np.zeros((self.k, x.shape[1])), np.full(self.k, NEVER)
         biases[there] = 0.0
         if len(there) > 1:
-            found = LogisticRegression(C=self.strength, max_iter=STEPS).fit(x, y, even)
+            sparse: Any = {"l1_ratio": 1, "solver": "saga", "random_state": 0} if self.l1 else {}
+            found = LogisticRegression(C=self.strength, max_iter=STEPS, **sparse).fit(x, y, even)
             both = len(found.classes_) == 2
             weights[found.classes_] = np.vstack([-found.coef_, found.coef_]) / 2 if both else found.coef_
             cut = found.intercept_

@@ -10,6 +10,8 @@ from debiaser.errors import Misuse, Problem, known
 
 # Each in the module of its name, which is imported when it is asked for.
 METHODS = {name.lower(): name for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")}
+METHODS |= {name.lower(): name for name in ("AFR", "BAM", "Cells", "DFR", "DPR", "GroupDRO", "NeuronTune")}
+METHODS |= {name.lower(): name for name in ("RWG", "ULA", "XRM")}
 
 
 def find_method(name: str) -> Any:

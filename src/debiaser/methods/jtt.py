@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Batch
 from debiaser.learn.forward import call
+from debiaser.learn.gradient_norms import misclassified
 from debiaser.learn.losses import Supervised
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
@@ -37,7 +38,7 @@ class JTT(Method):
         identifier = task.fit(recorded, "identification", length=self.identification)
         error = recorded.wrong
         if self.error_set == "eval":
-            error = task.scores(identifier, lambda seen: (seen.logits.argmax(1) != seen.labels).float())
+            error = task.scores(identifier, misclassified)
         task.journal.note("error", error.to(torch.int8))
         return task.fit(Supervised(task.new_model("final")), "final", sampler=self.sampler(error, task.seed))
 
@@ -46,7 +47,7 @@ class JTT(Method):
         errors, samples = int(error.sum()), len(error)
         if 0 < errors < samples:
             return ScoreSampler(1 + self.upweight * error.double(), seed=seed)
-        told = "JTT's first model misclassifies %s of %d samples, so the second training is plain; %s identification="
+        told = "the first model misclassifies %s of %d samples, so the second training is plain; %s identification="
         log.warning(told, "all" if errors else "none", samples, "lengthen" if errors else "shorten")
         return None
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial, wraps
 from math import isfinite
 from operator import ge, gt, le, lt
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -18,16 +19,18 @@ from torch import Tensor, nn
 
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
-from debiaser.errors import Misuse, known
+from debiaser.errors import Misuse, Problem, known
 from debiaser.io import derive, torch_stream
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.forward import Outputs, look
+from debiaser.learn.groups import consecutive
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
 
+log = logging.getLogger("debiaser")
 LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
 
@@ -46,14 +49,19 @@ class Method:
     """A debiasing algorithm: a frozen dataclass of hyperparameters whose `fit` reads like its paper's algorithm box.
 
     Fields declared by `bounded` and `choice` are checked when the method is made. With the field `augment` at False,
-    `fit` is given the task without augmentation.
+    `fit` is given the task without augmentation. Only a method that declares `uses_groups`, which every table shows,
+    is given group labels.
     """
+
+    uses_groups: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         fit = cls.fit
 
         @wraps(fit)
         def fit_task(self: Any, task: "Task") -> nn.Module:
+            if task.groups is not None and not self.uses_groups:
+                task = replace(task, groups=None)
             return fit(self, task if getattr(self, "augment", True) else replace(task, augment=None))
 
         cls.fit = fit_task  # type: ignore[method-assign]
@@ -79,13 +87,14 @@ class Method:
 class Journal:
     """What happened: vectors over the training samples, seconds per stage, one row per epoch, and the stages' keys.
 
-    Each key says whether its stage is the run's own, which no other run may use.
+    Each key says whether its stage is the run's own, which no other run may use. `model`: what the last stage gave.
     """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     history: list[engine.Row] = field(default_factory=list)
     stages: dict[str, bool] = field(default_factory=dict)
+    model: nn.Module | None = field(default=None, repr=False)
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
         """Keep one number per training sample under this name."""
@@ -101,7 +110,7 @@ class Journal:
 
 @dataclass
 class Task:
-    """Data to learn from, and the means; no bias labels anywhere."""
+    """Data to learn from, and the means; no bias labels but `groups`, for methods that declare their use."""
 
     train: Split
     make_model: Callable[[int], nn.Module]
@@ -116,6 +125,7 @@ class Task:
     journal: Journal = field(default_factory=Journal)
     processes: Processes = ALONE
     precision: str = "32"
+    groups: Tensor | None = field(default=None, repr=False)  # (n,) of the training samples
 
     def new_model(self, name: str = "model") -> nn.Module:
         """A fresh network; networks of different names start from different weights."""
@@ -137,9 +147,10 @@ class Task:
         A stage is found by what goes into it (start, data, recipe, draws), so runs that share one train it once. With
         `until` it stops after that many of its epochs and the next call goes on: its sampler may change in between.
         Such a stage is its `owner`'s alone: what else decides it is for the owner to say. `length` and `rate` multiply
-        the recipe's epochs and its learning rate; `after_step` is called with the number of steps taken.
+        the recipe's epochs and its learning rate; `after_step` is called with the number of steps taken. The recipe
+        knows stages that are repeated, as `amplified 1` and `amplified 2`, by their first word.
         """
-        recipe = self.recipe.of_stage(stage, length, rate)
+        recipe = self.recipe.of_stage(stage.partition(" ")[0], length, rate)
         augment = self.augment if recipe.augment else None
         means = (self.device, self.watch, self.processes, self.precision, after_step)
         plan = engine.Stage(stage, self.train, recipe, derive(self.seed, stage), sampler, augment, *means)
@@ -147,7 +158,7 @@ class Task:
         self.processes.agree(f"how stage '{stage}' begins", key)
         with self.processes.held(lambda: self.checkpoints.stage(key)) as checkpoint:
             history = engine.fit(objective, plan, checkpoint or Checkpoint(None), until)
-        self.journal.stages[key] = bool(owner)
+        self.journal.stages[key], self.journal.model = bool(owner), objective.model
         self.journal.seconds[stage] = sum(row["seconds"] for row in history)
         self.journal.history = [row for row in self.journal.history if row["stage"] != stage] + history
         return objective.model
@@ -180,6 +191,22 @@ class Task:
         size = max(256, self.recipe.batch_size)
         with self.journal.timed("score"):
             return self.processes.over(self.train, size, lambda each: (torch.cat([*measure(map(prepared, each))]),))[0]
+
+    def known_groups(self) -> NDArray[np.int64]:
+        """(n,) the group of every training sample, numbered from 0 without a gap; each lies within one class."""
+        if self.groups is None:
+            raise Problem(
+                "this method learns from group labels, and here are none: take a benchmark whose bias is known in "
+                "training, or a method that needs no group labels"
+            )
+        groups = consecutive(self.groups.numpy())
+        sizes = np.bincount(groups)
+        if len(sizes) == len(np.unique(self.train.y.numpy())):
+            raise Problem("the group labels are the labels: every class is one group; give groups that divide classes")
+        if alone := int((sizes == 1).sum()):
+            told = "%d of %d groups have one sample, which then counts as much as the whole of any other group"
+            log.warning(told, alone, len(sizes))
+        return groups
 
 
 def stage_key(objective: Objective, plan: engine.Stage, identity: str, owner: str = "") -> str:

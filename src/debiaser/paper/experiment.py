@@ -129,6 +129,7 @@ def make(
         watch=lambda model: watch(model, benchmark, device, processes),
         processes=processes,
         precision=spec.precision,
+        groups=benchmark.truth["train"].groups(benchmark.train.y) if uses_groups(method) else None,
     )
     model = fitted(method, task, spec)
     logits = predictions(model, benchmark, device, processes)
@@ -173,15 +174,22 @@ def keep(
         "rho": spec.rho,
         "seed": spec.seed,
         "recipe": spec.recipe.name,
+        **({"uses_groups": True} if uses_groups(find_method(spec.method)) else {}),
         **found,
         "environment": environment(str(task.device), spec.world_size),
     }
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     stages = task.journal.stages
-    for key in dict.fromkeys([*(key for key, own in stages.items() if own), *list(stages)[-1:]]):
-        task.checkpoints.remove(key)  # the last stage's model is in the run's folder; the others may serve other runs
+    kept = list(stages)[-1:] if model is task.journal.model else []  # it is in the run's folder
+    for key in dict.fromkeys([*(key for key, own in stages.items() if own), *kept]):
+        task.checkpoints.remove(key)  # the others may serve other runs
     return result
+
+
+def uses_groups(method: Any) -> bool:
+    """Whether a method, perhaps a person's own, declares that it learns from group labels."""
+    return bool(getattr(method, "uses_groups", False))
 
 
 def load(spec: Spec, data: Path | None) -> Benchmark:
@@ -312,6 +320,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         **accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
         "valid": validation(logits["valid"], benchmark.valid.y)["valid_accuracy"],
         **detection(detector(journal, vectors["label"]), conflicting),
+        **({"flip_rate": float(vectors["flip"].mean())} if "flip" in vectors else {}),
     }
     return {
         "metrics": found,

@@ -45,8 +45,8 @@ class Setting:
 
     def fields(self, method: str, rho: float | None) -> dict[str, Any]:
         """What differs from the method's defaults here, for this rho."""
-        # JTT: the paper upweights the error set by 1 / rho in all experiments (D20)
-        return {**self.methods.get(method, {}), **({"upweight": 1 / rho} if method == "jtt" and rho else {})}
+        # JTT: the paper upweights the error set by 1 / rho in all experiments (D20); BAM likewise
+        return {**self.methods.get(method, {}), **({"upweight": 1 / rho} if method in ("jtt", "bam") and rho else {})}
 
 
 # The paper's hyperparameter table, column CMNIST (verified in the released code).
@@ -70,8 +70,10 @@ def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tupl
         ("paper", "jtt"): JTT_PAPER,
         # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
         ("paper", "eiil"): {"reference": {"epochs": 10}},
-        ("fast", "pgd"): {"biased": first, "debiased": second},
-        ("fast", "jtt"): {"identification": first, "final": second},
+        **{("fast", each): {"biased": first, "debiased": second} for each in ("pgd", "dpr", "ula")},
+        ("fast", "cells"): {"biased": first, "amplified": first, "debiased": second},
+        **{("fast", each): {"identification": first, "final": second} for each in ("jtt", "bam")},
+        ("fast", "xrm"): {"twins": first, "debiased": second},
         **{("fast", each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
     }
 

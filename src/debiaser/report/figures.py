@@ -264,6 +264,9 @@ def panels(found: Found) -> list[tuple[str, Sequence[Found], Draw]]:
     cells = [each for each in found["cells"] if each["mean"] is not None]
     if found["figure"] == "lines":
         return [(found["title"], cells, draw_lines)] if cells else []
+    if found["figure"] == "draws":
+        places = dict.fromkeys(each["place"] for each in cells if each["metric"] == "drawn")
+        return [(place, [each for each in cells if each["place"] == place], draw_draws) for place in places]
     draw = draw_trials if found["figure"] == "trials" else draw_bars
     made: list[tuple[str, Sequence[Found], Draw]] = []
     for place in dict.fromkeys(each["place"] for each in cells):
@@ -343,6 +346,18 @@ def draw_lines(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     axes.set_xlabel("rho in %" if sweep == "rho" else "flipped training labels in %")
     axes.set_ylabel("unbiased accuracy in %")
     axes.legend(frameon=False)
+
+
+def draw_draws(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
+    """Accuracy against the share of draws that went to conflicting samples; each point named."""
+    accuracy = {each["name"]: each["mean"] for each in cells if each["metric"] == "unbiased"}
+    drawn = {each["name"].removesuffix(", draws"): each["mean"] * 100 for each in cells if each["metric"] == "drawn"}
+    for name in (each for each in drawn if each in accuracy):
+        axes.plot([drawn[name]], [accuracy[name]], "o", color=palette["series-1"], markersize=5)
+        left = drawn[name] > 60  # then the words stand before the point
+        words: Any = {"textcoords": "offset points", "fontsize": 8, "va": "center", "ha": "right" if left else "left"}
+        axes.annotate(name, (drawn[name], accuracy[name]), (-6 if left else 6, 0), **words)
+    axes.set(xlim=(-2, 102), xlabel="% of draws on conflicting samples", ylabel="unbiased accuracy in %")
 
 
 def study_height(cells: Sequence[Found], draw: Draw) -> float:

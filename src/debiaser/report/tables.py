@@ -11,6 +11,8 @@ Row = dict[str, Any]
 Found = Mapping[str, Any]
 
 METHODS = {name.lower(): name for name in ("Vanilla", "LfF", "JTT", "Disen", "EIIL", "CNC", "GEORGE", "BPA", "PGD")}
+METHODS |= {name.lower(): name for name in ("DPR", "Cells", "XRM", "uLA", "BAM", "AFR", "NeuronTune")}
+METHODS |= {name.lower(): f"{name} (group labels)" for name in ("GroupDRO", "RWG", "DFR")}  # they are told the groups
 HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
 ACCURACIES = tuple(HEADINGS)
 SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
@@ -24,9 +26,9 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
-def method_name(method: str) -> str:
-    """The method as its paper writes it."""
-    return METHODS.get(method, method)
+def method_name(method: str, uses_groups: bool = False) -> str:
+    """The method as its paper writes it; marked if it uses group labels, which a person's own says in its result."""
+    return METHODS.get(method, f"{method} (group labels)" if uses_groups else method)
 
 
 def plain(value: Any) -> str:
@@ -169,7 +171,7 @@ def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
         "place": place(first),
         **dict(zip(("dataset", "rho", "noise", "recipe"), place(first), strict=True)),
         "method": first["method"],
-        "label": ", ".join([method_name(first["method"]), *differing]),
+        "label": ", ".join([method_name(first["method"], bool(first.get("uses_groups"))), *differing]),
         "seeds": [result["seed"] for result in members],
         "results": members,
         "published": first["published"],

@@ -354,6 +354,7 @@ AVERAGES = {
     "seconds": "seconds of wall time",
     "samples": "number of training samples",
     "fisher_trace": "trace of the damped inverse",
+    "drawn": "share of draws that went to conflicting training samples (from 0 to 1)",
     "norm": "gradient norm over the largest gradient norm, as a mean over training samples of a kind",
     "auroc": "AUROC: how often, of two training samples, the conflicting one has the larger norm (from 0 to 1)",
 }

@@ -25,7 +25,7 @@ class Cell:
 
     `reads`: a path in a result, such as `metrics.unbiased`. `changes`: `--set` texts. `variant`, `metric` and `table`:
     under which the paper's number stands in `paper.csv`; `printed` is False where the paper has none for this cell.
-    `options`: `--option` texts.
+    `options`: `--option` texts. `recipe`: its own, if not the one that is asked for.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Cell:
     table: str = ""
     printed: bool = True
     options: tuple[str, ...] = ()
+    recipe: str = ""
 
     @property
     def place(self) -> Place:
@@ -50,10 +51,11 @@ class Cell:
     def spec(self, recipe: str, seed: int, epochs: int | None = None) -> Spec:
         """The run of this seed."""
         more: dict[str, Any] = {"noise": self.noise, "net": self.net, "changes": self.changes, "options": self.options}
-        return new_spec(self.dataset, self.method, self.rho, recipe, epochs, seed, **more)
+        return new_spec(self.dataset, self.method, self.rho, self.recipe or recipe, epochs, seed, **more)
 
     def command(self, recipe: str, seed: int, epochs: int | None = None) -> list[str]:
         """The words of the command that makes this run, without folders."""
+        recipe = self.recipe or recipe
         noise, named = self.noise or None, recipe if recipe != "fast" else None
         pairs: list[tuple[str, Any]] = [("--method", self.method), ("--rho", self.rho), ("--noise", noise)]
         pairs += [("--net", self.net), ("--recipe", named), ("--epochs", epochs), ("--seed", seed)]
@@ -64,11 +66,18 @@ class Cell:
         return words
 
     def read(self, result: Result) -> float | None:
-        """The number that this cell shows of a result; `seconds` is the sum over stages; None where there is none."""
+        """The number that this cell shows of a result; None where there is none.
+
+        `seconds` is the sum over stages; `drawn` the share of draws that went to conflicting samples, of a method that
+        draws all alike their share of the samples.
+        """
         if self.reads == "seconds":
             return float(sum(result["seconds"].values()))
+        if self.reads == "drawn" and "score_auroc" not in result["metrics"]:
+            against = result["rows"].get("conflicting")
+            return None if against is None else float(against / result["rows"]["train"])
         found: Any = result
-        for name in self.reads.split("."):
+        for name in ("metrics.score_conflicting_mass" if self.reads == "drawn" else self.reads).split("."):
             if isinstance(found, list):
                 found = found[int(name)]
             else:

@@ -1,0 +1,73 @@
+"""Cells: balance or invert the table of biased answer and class (FG-CCDB and MST, Zhao and Zhang, ICLR 2026)."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from debiaser.io import derive, numpy_stream
+from debiaser.learn.gradient_norms import disagreement
+from debiaser.learn.groups import Groups, cell_weights
+from debiaser.learn.losses import Supervised, gce
+from debiaser.learn.sampler import ScoreSampler, Shuffle
+from debiaser.methods.task import Method, Task, bounded, choice
+
+log = logging.getLogger("debiaser")
+
+
+@dataclass(frozen=True)
+class Cells(Method):
+    """Train a biased model, count its answers in every class, train a fresh network on draws that even the counts out.
+
+    power: k in the weight size^-k of a cell: 0 as the data has them, 1 equally often, 2 inverted; cells: of a class, by
+    the biased answer, or right and wrong; alpha: GCE's exponent of the biased models, None for cross-entropy; share: of
+    the samples, drawn at random, that the first biased model sees; amplify: rounds in which a fresh biased model learns
+    from the share `keep` of each class that the last one is surest of; augment: in training.
+
+    >>> result = debias(model, dataset, Cells(power=2, amplify=1))
+    """
+
+    power: float = bounded(1, at_least=0)
+    cells: str = choice("answer", "error")
+    alpha: float | None = bounded(0.7, above=0, at_most=1)
+    share: float = bounded(1, above=0, at_most=1)
+    amplify: int = bounded(0, at_least=0)
+    keep: float = bounded(0.5, above=0, at_most=1)
+    augment: bool = True
+
+    def fit(self, task: Task) -> nn.Module:
+        """The network trained on draws by cell."""
+        labels = task.train.y.numpy()
+        biased = self.biased(task, "biased", labels, np.zeros(len(labels)), self.share)
+        for number in range(1, self.amplify + 1):
+            unsure = task.scores(biased, disagreement()).numpy()
+            biased = self.biased(task, f"amplified {number}", labels, unsure, self.keep)
+        answers = task.scores(biased, lambda seen: seen.logits.argmax(1)).numpy()
+        weights = self.weights(labels, answers)
+        task.journal.note("score", weights)
+        fresh = Supervised(task.new_model("debiased"))
+        return task.fit(fresh, "debiased", ScoreSampler(weights, seed=task.seed))
+
+    def biased(self, task: Task, stage: str, labels: Groups, unsure: NDArray[np.float64], share: float) -> nn.Module:
+        """A fresh biased model of this share of every class: those of which the last one was surest, else any."""
+        shuffled = numpy_stream(task.seed, "cells", stage).permutation(len(labels))
+        order = shuffled[np.argsort(unsure[shuffled], kind="stable")]  # surest first, in random order where alike
+        place = np.empty(len(labels), np.int64)
+        for label in np.unique(labels):
+            own = order[labels[order] == label]
+            place[own] = np.arange(len(own))
+        kept = np.flatnonzero(place < np.ceil(share * np.bincount(labels))[labels])
+        sampler = Shuffle(len(labels), derive(task.seed, stage), kept) if share < 1 else None
+        start = task.new_model() if stage == "biased" else task.new_model(stage)
+        return task.fit(Supervised(start, gce(self.alpha)), stage, sampler)
+
+    def weights(self, labels: Groups, answers: Groups) -> NDArray[np.float64]:
+        """(n,) how likely each sample is to be drawn; a class in one cell is drawn evenly."""
+        wrong = answers != labels
+        missed = np.bincount(labels, wrong)[np.unique(labels)]
+        if not missed.all():
+            told = "the biased model misclassifies no sample of %d of %d classes: these are drawn evenly"
+            log.warning(told, int((missed == 0).sum()), len(missed))
+        return cell_weights(labels, wrong.astype(np.int64) if self.cells == "error" else answers, self.power)
