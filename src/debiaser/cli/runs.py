@@ -241,8 +241,7 @@ def check_data(
     from debiaser.data.benchmarks import DATASETS
     from debiaser.paper.experiment import statistics
 
-    partial = "partial=true" in (option or ())
-    checked = {each: known_set.status(data, partial=partial) for each, known_set in raw_sets(name).items()}
+    checked = {each: known_set.status(data) for each, known_set in raw_sets(name).items()}
     for each, status in checked.items():
         if status.path is None:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")

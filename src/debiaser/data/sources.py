@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from debiaser.data.archives import ENDINGS, Bundle, FormatError, open_bundle
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import PATIENCE, Mirror, Package, Patience, SourceError
 from debiaser.data.images import DecodeError, decode
+from debiaser.data.split import There
 from debiaser.errors import Problem
 from debiaser.io import locked, make_folder, write_bytes
 from debiaser.progress import track
@@ -67,11 +68,10 @@ class Published(ABC):
     patience: Patience = PATIENCE
 
     @abstractmethod
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
         """What is here, checked; None where nothing is, and a `Problem` where its content is wrong.
 
         Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
-        `partial`: any counts will do.
         """
 
     @abstractmethod
@@ -82,10 +82,10 @@ class Published(ABC):
     def by_hand(self, folder: Path) -> str:
         """What a person can do where no mirror answers."""
 
-    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
+    def status(self, root: Path | None = None, thorough: bool = True) -> Status:
         """What is here; nothing is fetched, and bad content is told, not raised."""
         try:
-            return self.find(root, thorough, partial) or Status()
+            return self.find(root, thorough) or Status()
         except Problem as problem:
             return Status(problem=str(problem))
 
@@ -140,12 +140,13 @@ class Published(ABC):
 class FolderSet(Published):
     """A set that is published as files: its names on disk, how many samples each part must hold, and who has it.
 
-    `index` finds the samples, or raises what is wrong; `contents` says what to put there; `page` is for people.
+    `index` finds the samples and counts them by part, or raises what is wrong; `contents` says what to put there;
+    `page` is for people. A part of the set in its right layout will do, and is called one.
     """
 
     contents: str
     page: str
-    index: Callable[[Bundle, Mapping[str, int]], Any] = field(repr=False)
+    index: Callable[[Bundle], tuple[Any, Mapping[str, int]]] = field(repr=False)
     counts: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
@@ -168,13 +169,25 @@ class FolderSet(Published):
             what = error.filename or self.name
             raise Problem(f"cannot read {what}: {error.strerror}; check its permissions") from error
 
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
-        path = self.look(root)
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
+        path, missing = self.look(root), ""
         if path is not None and thorough:
             with self.opened(root) as bundle:
-                self.index(bundle, {} if partial else self.counts)
+                missing = self.differences(self.index(bundle)[1])
                 self._check_ends(bundle)
-        return Status(path, NO_CHECKSUMS) if path else None
+        return Status(path, NO_CHECKSUMS + (f"; it is a part: {missing}" if missing else "")) if path else None
+
+    def differences(self, tally: Mapping[str, int]) -> str:
+        """The parts that hold more or fewer samples than the published set, each with both counts; else empty."""
+        pairs = ((part, tally.get(part, 0), count) for part, count in self.counts.items())
+        return ", ".join(f"{part} {found:,} of {count:,}" for part, found, count in pairs if found != count)
+
+    def there(self, tally: Mapping[str, int], names: Iterable[str]) -> There:
+        """How much of the set these samples are; a part is told from others by the names of its samples."""
+        samples, of = sum(tally.values()), sum(self.counts.values())
+        if not self.differences(tally):
+            return There(samples, of)
+        return There(samples, of, hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest())
 
     def _check_ends(self, bundle: Bundle) -> None:
         """An image that was cut off lacks the bytes that end its format; it is decoded before it is judged."""
@@ -187,8 +200,8 @@ class FolderSet(Published):
                 except DecodeError as error:
                     raise FormatError(bundle.path, f"holds {name!r}, which {error}") from error
 
-    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
-        found = super().status(root, thorough, partial)
+    def status(self, root: Path | None = None, thorough: bool = True) -> Status:
+        found = super().status(root, thorough)
         return Status(problem=self.absent(root)) if found == Status() else found
 
     def absent(self, root: Path | None) -> str:
@@ -205,17 +218,12 @@ class FolderSet(Published):
 
     def accept(self, delivered: Path, folder: Path) -> Path:
         (archive,) = (each for each in delivered.iterdir() if each.is_file())
-        self.index(open_bundle(archive, delivered / "plain", self.limit), self.counts)
+        missing = self.differences(self.index(open_bundle(archive, delivered / "plain", self.limit))[1])
+        if missing:
+            raise FormatError(archive, f"is not whole: {missing}")
         with archive.open("rb") as stream:
             end = ".zip" if stream.read(2) == b"PK" else ".tar.gz"
         return archive.replace(folder / f"{self.name}{end}")
-
-
-def compare(path: Path, expected: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Refuses a set with other counts than those expected of it."""
-    for part, count in expected.items():
-        if found.get(part, 0) != count:
-            raise FormatError(path, f"holds {found.get(part, 0):,} samples of {part} where {count:,} are expected")
 
 
 def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
@@ -263,7 +271,7 @@ class Weights(Published):
     def fetch(self, root: Path | None = None) -> Path:
         return self.folder(root) or super().fetch(root)
 
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:  # noqa: ARG002
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:  # noqa: ARG002
         expected = (KEPT,) if self.tensors else tuple(self.files)
         for folder in (each / self.name for each in roots(root)):
             if all((folder / file).is_file() for file in expected):
