@@ -78,7 +78,9 @@ def train(
     changes: Annotated[list[str] | None, typer.Option("--set", help="key=value: a field of the method.")] = None,
     option: options.DatasetOptions = None,
     net: Annotated[str | None, typer.Option(help="A network instead of the benchmark's.")] = None,
-    weights: Annotated[str, typer.Option(help="Pretrained weights to start from: a folder or a hub name.")] = "",
+    weights: Annotated[
+        str, typer.Option(help="Pretrained weights to start from: resnet50, a folder or a hub name.")
+    ] = "",
     augment: Annotated[str, typer.Option(help="Another augmentation than the benchmark's: paper, ...")] = "",
     data: options.Data = None,
     out: options.Out = Path("runs"),

@@ -25,7 +25,7 @@ from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.engine import Row
 from debiaser.learn.forward import predict
-from debiaser.learn.nets import new_net, normalised
+from debiaser.learn.nets import model_folder, new_net, normalised
 from debiaser.learn.recipe import environment, keep_freed_memory
 from debiaser.learn.sampler import effective_sample_size
 from debiaser.methods import METHODS, find_method
@@ -83,6 +83,8 @@ def run(
         return Run(out / spec.key, done, resumed=True)
     with processes.main_first():  # it may prepare what the others find
         benchmark = load(spec, data)
+        for part in PARTS:
+            getattr(getattr(benchmark, part).read, "prepare", lambda: None)()
     if benchmark.there and benchmark.there.part:  # a run of its own, whose stages serve no run of the whole set
         spec = replace(spec, part=f"{benchmark.there.part}, {benchmark.there.which}")
     folder = out / spec.key
@@ -119,9 +121,10 @@ def make(
     varied = spec.augment or setting.augment
     if spec.options.get("features"):  # features are neither varied nor scaled like images
         varied, setting = None, replace(setting, normalise=None)
+    start = {"weights": str(model_folder(spec.weights, data))} if spec.weights else {}
     task = Task(
         train=benchmark.train,
-        make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **spec.net_options), setting.normalise),
+        make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **start), setting.normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +25,14 @@ from debiaser.data.sources import FolderSet
 from debiaser.data.split import Benchmark, There
 from debiaser.errors import Misuse, Problem, brief
 from debiaser.io import numpy_stream
+from debiaser.progress import task
 
 # Decoded images are kept on disk up to this side in pixels, or where those of the whole set take up to so many bytes.
 SMALL, ROOM = 64, 1 << 29
 LARGEST = 2048  # pixels of a side that may be asked for
 THREADS = min(os.cpu_count() or 1, 8)
 log = logging.getLogger("debiaser")
-PIECE = 4  # images a thread takes at a time
+PIECE, AT_ONCE = 4, 512  # images a thread takes at a time, and that are decoded between two words on how far it is
 
 
 @cache
@@ -44,6 +45,13 @@ def warn_once(told: str) -> None:
 def threads_of(process: int) -> ThreadPoolExecutor:
     """The threads that decode, started once: for every batch anew takes a quarter of its time. A fork has none yet."""
     return ThreadPoolExecutor(THREADS, f"images of {process}")
+
+
+@lru_cache(4)
+def numbered(bundle: Bundle) -> tuple[list[str], dict[str, int]]:
+    """All names of a set, sorted, and the place of each; one for all splits."""
+    every = sorted(bundle.entries)
+    return every, {name: number for number, name in enumerate(every)}
 
 
 def channels_first(values: npt.NDArray[Any]) -> Tensor:
@@ -68,7 +76,7 @@ class Gallery:
             raise Misuse(f"size must lie between 8 and {LARGEST} pixels, got {self.size[0]}")
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if max(self.size) <= SMALL or len(self.bundle.entries) * math.prod(self.size) * 3 <= ROOM:
+        if self._keeps:
             every, places, kept = self._kept
             found = kept.read(places[rows.numpy()], lambda absent: self._decode([every[place] for place in absent]))
             return channels_first(found).float().div_(255)
@@ -80,6 +88,19 @@ class Gallery:
 
         self._decode_each([self.names[row] for row in rows], fill)
         return torch.from_numpy(out)
+
+    def prepare(self) -> None:
+        """Decodes all that is to be kept and is not yet; what was done stays when it is interrupted."""
+        if not self._keeps:
+            return
+        _, places, kept = self._kept
+        rows = np.flatnonzero(np.isin(places, kept.absent(places)))
+        if not len(rows):
+            return
+        with task(f"decoding {self.bundle.path.name}", len(places), len(places) - len(rows)) as advance:
+            for part in torch.split(torch.from_numpy(rows), AT_ONCE):
+                self(part)
+                advance(len(part))
 
     def resized(self, side: int) -> "Gallery":
         """The same images as squares of this many pixels."""
@@ -94,11 +115,14 @@ class Gallery:
         """What changes whenever the images, their order or their shape do."""
         return " ".join([self.bundle.identity, self.shape, str(self.size), *self.names])
 
+    @property
+    def _keeps(self) -> bool:
+        return max(self.size) <= SMALL or len(self.bundle.entries) * math.prod(self.size) * 3 <= ROOM
+
     @cached_property
     def _kept(self) -> tuple[list[str], npt.NDArray[np.int64], ArrayCache]:
         """All names of the set, the places of ours (n,) among them, and the decoded images of all, each kept once."""
-        every = sorted(self.bundle.entries)
-        place = {name: number for number, name in enumerate(every)}
+        every, place = numbered(self.bundle)
         words = "pixels", self.bundle.identity, self.shape
         kept = ArrayCache(user_cache("kept"), (len(every), *self.size, 3), np.uint8, *words)
         return every, np.array([place[name] for name in self.names], np.int64), kept
