@@ -10,6 +10,7 @@ all of these images once.
 import argparse
 import json
 import os
+import statistics
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -95,7 +96,18 @@ def main() -> None:
         in_fresh_process("-c", AGAIN, *words)  # the first start fills the cache
         again = json.loads(in_fresh_process("-c", AGAIN, *words))
     processor = [dict(zip(used, each, strict=True)) for each in zip(*used.values(), strict=True)]
+    rows = [
+        {
+            "way": name,
+            "images": asked.images,
+            "pixels of a side": asked.size,
+            "seconds": round(statistics.median(each[name] for each in times), 1),
+            "processor seconds": round(statistics.median(used[name]), 1),
+        }
+        for name in used
+    ]
     found = {
+        "rows": rows,
         "images": asked.images,
         "size": asked.size,
         "seconds": times,

@@ -54,6 +54,7 @@ def load(
     noise: float = 0.0,
     size: int = 224,
     target: str = "first",
+    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
 ) -> Benchmark:
     """The benchmark; rho chooses the folder (0.005 is 0.5pct).
 

@@ -79,6 +79,7 @@ def load(
     bias: str = "Male",
     size: int = 224,
     crop: str = "square",
+    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
 ) -> Benchmark:
     """The benchmark in its official split.
 
