@@ -1,4 +1,4 @@
-"""Small files in the exact layouts of MNIST, BAR, BFFHQ, CelebA and CivilComments, as their authors publish them."""
+"""Small files in the exact layouts of MNIST and the benchmarks that are files, as their authors publish them."""
 
 import csv
 import io
@@ -70,6 +70,36 @@ def celeba(commas: bool = False) -> Content:
     lists = {f"list_attr_celeba.{end}": attributes, f"list_eval_partition.{end}": partition}
     pictures = {f"img_align_celeba/{name}": picture(k, (178, 218)) for k, name in enumerate(values)}
     return pictures | {name: ("\n".join(lines) + "\n").encode() for name, lines in lists.items()}
+
+
+def rows_of(*rows: Iterable[object]) -> bytes:
+    """Comma-separated values."""
+    return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def waterbirds(count: int = 24) -> Content:
+    """So many images of two species, a third of each split; of the training images, one in four conflicts."""
+    rows, pictures = [], {}
+    for k in range(count):
+        bird, split = k % 2, k // 2 % 3
+        place = bird ^ (k // 6 % 4 == 3)
+        name = f"{('001.Black_footed_Albatross', '188.Pileated_Woodpecker')[1 - bird]}/Bird_{k:04d}.jpg"
+        rows.append((k + 1, name, bird, split, place, f"/{'lo'[place]}/{k:08d}.jpg"))
+        pictures[name] = picture(k)
+    head = "img_id", "img_filename", "y", "split", "place", "place_filename"
+    return {"metadata.csv": rows_of(head, *rows), "RELEASE_v1.0.txt": b"# Release notes", **pictures}
+
+
+def fairface(train: int = 96, val: int = 32) -> Content:
+    """So many faces of each list, evenly of eight ages and two genders."""
+    ages = ("0-2", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
+    content: Content = {}
+    for part, count in (("train", train), ("val", val)):
+        names = [f"{part}/{k + 1}.jpg" for k in range(count)]
+        rows = [(n, ages[k % 8], ("Male", "Female")[k // 8 % 2], "White", k % 2 == 0) for k, n in enumerate(names)]
+        content[f"{part}_labels.csv"] = rows_of(("file", "age", "gender", "race", "service_test"), *rows)
+        content |= {name: picture(k, (32, 32)) for k, name in enumerate(names)}
+    return content
 
 
 def civilcomments(rows: Iterable[Mapping[str, object]]) -> Content:

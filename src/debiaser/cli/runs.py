@@ -78,7 +78,9 @@ def train(
     changes: Annotated[list[str] | None, typer.Option("--set", help="key=value: a field of the method.")] = None,
     option: options.DatasetOptions = None,
     net: Annotated[str | None, typer.Option(help="A network instead of the benchmark's.")] = None,
-    weights: Annotated[str, typer.Option(help="Pretrained weights to start from: a folder or a hub name.")] = "",
+    weights: Annotated[
+        str, typer.Option(help="Pretrained weights to start from: resnet50, a folder or a hub name.")
+    ] = "",
     augment: Annotated[str, typer.Option(help="Another augmentation than the benchmark's: paper, ...")] = "",
     data: options.Data = None,
     out: options.Out = Path("runs"),
@@ -241,8 +243,7 @@ def check_data(
     from debiaser.data.benchmarks import DATASETS
     from debiaser.paper.experiment import statistics
 
-    partial = "partial=true" in (option or ())
-    checked = {each: known_set.status(data, partial=partial) for each, known_set in raw_sets(name).items()}
+    checked = {each: known_set.status(data) for each, known_set in raw_sets(name).items()}
     for each, status in checked.items():
         if status.path is None:
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")

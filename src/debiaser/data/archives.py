@@ -42,10 +42,11 @@ class FormatError(Exception):
 class Entry(NamedTuple):
     """Where a file's bytes lie: in which file on disk, how many, and what changes when they do (a time or a CRC).
 
-    In a tar they lie at `offset`; in a zip, the file is called `member`.
+    In a tar they lie at `offset`; in a zip, the file is called `member`. The path is a text: of two hundred thousand
+    files, to make paths of them takes longer than to find them.
     """
 
-    path: Path
+    path: str
     size: int
     check: int = 0
     offset: int = -1
@@ -85,7 +86,8 @@ class Bundle:
         """A digest of names, sizes, places and times: another one once a file was added, removed or replaced."""
         digest = hashlib.blake2b(digest_size=16)
         for path in sorted({entry.path for entry in self.entries.values() if entry.member or entry.offset >= 0}):
-            digest.update(f"{path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
+            facts = Path(path).stat()
+            digest.update(f"{facts.st_size} {facts.st_mtime_ns}\n".encode())
         for name, entry in sorted(self.entries.items()):
             digest.update(f"{name}\0{entry.offset} {entry.size} {entry.check}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
@@ -93,15 +95,15 @@ class Bundle:
 
 def _content(entry: Entry) -> bytes:
     if entry.member:
-        with _opened_zip(entry.path, entry.path.stat().st_mtime_ns, os.getpid()).open(entry.member) as packed:
+        with _opened_zip(entry.path, Path(entry.path).stat().st_mtime_ns, os.getpid()).open(entry.member) as packed:
             return packed.read(entry.size)
-    with entry.path.open("rb") as stream:
+    with Path(entry.path).open("rb") as stream:
         stream.seek(max(0, entry.offset))
         return stream.read(entry.size)
 
 
 @lru_cache(8)
-def _opened_zip(path: Path, _changed: int, _process: int) -> zipfile.ZipFile:
+def _opened_zip(path: str, _changed: int, _process: int) -> zipfile.ZipFile:
     """The archive, opened once, for all threads; a process that was forked opens it for itself."""
     return zipfile.ZipFile(path)
 
@@ -160,15 +162,15 @@ def _walk(folder: Path, before: str, above: set[tuple[int, int]]) -> Iterator[tu
                 yield from _walk(Path(each.path), f"{before}{each.name}/", above | {own})
             elif each.is_file():
                 facts = each.stat()
-                yield before + each.name, Entry(Path(each.path), facts.st_size, facts.st_mtime_ns)
+                yield before + each.name, Entry(each.path, facts.st_size, facts.st_mtime_ns)
 
 
 def _zip_entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    for member in _opened_zip(path, path.stat().st_mtime_ns, os.getpid()).infolist():
+    for member in _opened_zip(str(path), path.stat().st_mtime_ns, os.getpid()).infolist():
         mode = stat.S_IFMT(member.external_attr >> 16)
         name = _checked_name(path, member.filename, mode in (0, stat.S_IFREG, stat.S_IFDIR))
         if name and not member.is_dir():
-            yield name, Entry(path, member.file_size, member.CRC, member=member.filename)
+            yield name, Entry(str(path), member.file_size, member.CRC, member=member.filename)
 
 
 def _tar_entries(path: Path, named: Path) -> Iterator[tuple[str, Entry]]:
@@ -182,7 +184,7 @@ def _tar_entries(path: Path, named: Path) -> Iterator[tuple[str, Entry]]:
             if member.offset_data + member.size > end:
                 raise FormatError(named, f"is cut off inside {name!r}")
             if name and not member.isdir():
-                yield name, Entry(path, member.size, offset=member.offset_data)
+                yield name, Entry(str(path), member.size, offset=member.offset_data)
         last = archive.offset
     with path.open("rb") as stream:
         stream.seek(last)

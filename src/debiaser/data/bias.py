@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.data.split import Benchmark, Split, Truth
+from debiaser.data.split import Benchmark, Split, There, Truth
 from debiaser.errors import Misuse
 from debiaser.io import numpy_stream
 
@@ -46,6 +46,15 @@ def assign_bias(target: Integers, rho: float, classes: int) -> Integers:
         against = members[len(members) - round(rho * len(members)) :]
         bias[against] = (number + 1 + np.arange(len(against)) % (classes - 1)) % classes
     return bias
+
+
+def draw_by_class(target: Integers, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(n,) bool: of each class this share of its samples, at random."""
+    chosen = np.zeros(len(target), dtype=bool)
+    for number in range(int(target.max(initial=-1)) + 1):
+        rows = np.flatnonzero(target == number)
+        chosen[rng.permutation(rows)[: round(share * len(rows))]] = True
+    return chosen
 
 
 def draw_colours(bias: Integers, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -92,12 +101,15 @@ def build_benchmark(
     data_seed: int,
     notes: tuple[str, ...] = (),
     overlapping: bool = False,
+    there: There | None = None,
 ) -> Benchmark:
     """Train, valid and test of these parts; `noise` flips this share of the train and valid labels.
 
     `overlapping`: the attributes are traits that a sample has or has not, whatever its target is.
     """
     check_share("noise", noise, closed=True)
+    if there and there.part:
+        notes = (*notes, f"only a part of {name} was here: {there.part}")
     splits, truth = {}, {}
     for part, (target, bias, read) in parts.items():
         flipping = numpy_stream(data_seed, name, part, "noise")
@@ -105,4 +117,4 @@ def build_benchmark(
         y, true, attribute = (torch.from_numpy(np.array(each, dtype=np.int64)) for each in (labels, target, bias))
         splits[part] = Split(y, read, classes)
         truth[part] = Truth(true, attribute, overlapping)
-    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes)
+    return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes, there)

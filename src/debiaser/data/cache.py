@@ -61,13 +61,24 @@ class ArrayCache:
             files = self._files
         except (OSError, Problem):
             return compute(rows)
-        found = np.asarray(files.values[rows])  # a copy, so that what is checked is what is handed out
+        found = np.zeros((len(rows), *self.shape[1:]), self.dtype)
+        size = found[:1].nbytes
+        for place, row in zip(found.reshape(len(rows), -1).view(np.uint8), rows.tolist(), strict=True):
+            # not mapped: what is read of a large file would count as memory of this process
+            os.preadv(files.values_stream.fileno(), [place.data], files.start + row * size)
         absent = np.flatnonzero(files.sums[rows] != _checksums(found))
         if len(absent):
             found[absent] = compute(rows[absent])
             with suppress(OSError):
                 self._write(rows[absent], found[absent])
         return found
+
+    def absent(self, rows: Rows) -> Rows:
+        """(m,) those of these rows that were not written yet; all of them where the files cannot be written."""
+        try:
+            return rows[self._files.sums[rows] == 0]
+        except (OSError, Problem):
+            return rows
 
     def fill(self, compute: Callable[[Rows], Iterable[tuple[Rows, Array]]]) -> Array:
         """(n, ...) the whole array, read-only, mapped from its file.

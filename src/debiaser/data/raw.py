@@ -193,7 +193,7 @@ class RawSet(Published):
             return self.load(root)
         return here[2]
 
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:  # noqa: ARG002
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:  # noqa: ARG002
         here = self._search(root)
         if here is None:
             return None

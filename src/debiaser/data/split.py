@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -102,9 +102,25 @@ class Truth:
         return numbers
 
 
+class There(NamedTuple):
+    """How many samples of a published set are here, of how many; `which` tells a part from others (empty: all is)."""
+
+    samples: int
+    of: int
+    which: str = ""
+
+    @property
+    def part(self) -> str:
+        """The part in a few words; empty where all is here."""
+        return f"{self.samples:,} of {self.of:,} samples" if self.which else ""
+
+
 @dataclass(frozen=True)
 class Benchmark:
-    """Three splits to learn from and be judged on; `truth` lies beside them, out of reach of the methods."""
+    """Three splits to learn from and be judged on; `truth` lies beside them, out of reach of the methods.
+
+    `there`: how much of the published set they are made of; None where nobody publishes it whole.
+    """
 
     name: str
     train: Split
@@ -113,6 +129,7 @@ class Benchmark:
     truth: Mapping[str, Truth]
     attributes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    there: There | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

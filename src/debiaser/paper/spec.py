@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1  # raised whenever the same spec would no longer give the same result
 # As usual, these are no part of a run's identity; likewise fields that came after results had been kept.
-UNSAID = {"augment": "", "code": "", "precision": "32", "weights": "", "world_size": 1}
+UNSAID = {"augment": "", "code": "", "part": "", "precision": "32", "weights": "", "world_size": 1}
 UNSAID_FIELDS = {"parameters": "head", "rate": 1, "relative": True}
 VALUES = {bool: (True, False), type(None): (None,)}  # what a text may mean
 COMMON_OPTIONS = ("root", "rho", "data_seed", "noise", "return")  # of a loader: not for `--option` to give
@@ -45,6 +45,7 @@ class Spec:
     world_size: int = 1  # several processes draw and normalise otherwise than one
     weights: str = ""  # what the network starts from, a folder or a hub name; empty: random numbers
     augment: str = ""  # the augmentation by name; empty: the benchmark's
+    part: str = ""  # which of a published set, where not all of it is here
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
@@ -76,7 +77,8 @@ class Spec:
     def data_identity(self) -> str:
         """Everything that decides the training data and the network's shape, for the keys of shared stages."""
         parts = [PROTOCOL, self.dataset, self.rho, self.noise, self.data_seed, dict(self.options), self.net]
-        return json.dumps([*parts, self.weights, self.code] if self.weights else parts, sort_keys=True)
+        parts += [self.weights, self.code] if self.weights else []
+        return json.dumps([*parts, self.part] if self.part else parts, sort_keys=True)
 
     @property
     def net_options(self) -> dict[str, Any]:

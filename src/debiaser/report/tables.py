@@ -14,6 +14,7 @@ METHODS = {name.lower(): name for name in ("Vanilla", "LfF", "JTT", "Disen", "EI
 METHODS |= {name.lower(): name for name in ("DPR", "Cells", "XRM", "uLA", "BAM", "AFR", "NeuronTune")}
 METHODS |= {name.lower(): f"{name} (group labels)" for name in ("GroupDRO", "RWG", "DFR")}  # they are told the groups
 HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
+HEADINGS["weighted_average"] = "Weighted by training groups"
 ACCURACIES = tuple(HEADINGS)
 SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
 
@@ -121,6 +122,7 @@ def settings(result: Result) -> dict[str, Any]:
         "augment": spec.get("augment", "as usual"),
         "processes": spec.get("world_size", 1),
         "code": str(spec.get("code", ""))[:10],
+        "part": spec.get("part", ""),
         "data_seed": spec["data_seed"] if own_data_seed(spec) else "as the seed",
     }
     for prefix, name in (("", "fields"), ("recipe.", "recipe"), ("option.", "options")):
@@ -166,7 +168,9 @@ def _row_order(row: Row) -> tuple[Any, ...]:
 def _row(members: Sequence[Result], names: Sequence[str]) -> Row:
     members = sorted(members, key=lambda result: (result["seed"], result["key"]))
     first, chosen = members[0], settings(members[0])
-    differing = [f"{name} {plain(chosen[name])}" for name in names if name in chosen]  # unsaid: as usual
+    differing = [f"{name} {plain(chosen[name])}" for name in names if name in chosen and name != "part"]
+    if chosen["part"]:  # of a set that was not whole, whatever the others are
+        differing.append(f"on {chosen['part'].rpartition(', ')[0]}")
     row: Row = {
         "place": place(first),
         **dict(zip(("dataset", "rho", "noise", "recipe"), place(first), strict=True)),

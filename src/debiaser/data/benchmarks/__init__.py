@@ -48,6 +48,14 @@ DATASETS: dict[str, Source] = {
     "celeba": Source(
         "celeba.load", "CelebA, 162,770 / 19,867 / 19,962: gender is the shortcut to hair colour", ("celeba",)
     ),
+    "waterbirds": Source(
+        "waterbirds.load", "Waterbirds, 4,795 / 1,199 / 5,794: the place is the shortcut to the bird", ("waterbirds",)
+    ),
+    "fairface": Source(
+        "fairface.load",
+        "BFFHQ's protocol on FairFace, 19,200 / 1,000 / 1,000: gender is the shortcut to age",
+        ("fairface",),
+    ),
     "civilcomments": Source(
         "civilcomments.load",
         "CivilComments-WILDS, 269,038 / 45,180 / 133,782: mentions of identities are the shortcut",
@@ -58,9 +66,9 @@ DATASETS: dict[str, Source] = {
 
 def folder_sets() -> dict[str, FolderSet]:
     """The benchmarks that others publish as a folder of images or texts."""
-    from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments
+    from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, fairface, waterbirds
 
-    return {each.name: each for each in (bar.SET, bffhq.SET, celeba.SET, civilcomments.SET)}
+    return {each.SET.name: each.SET for each in (bar, bffhq, celeba, waterbirds, fairface, civilcomments)}
 
 
 def published() -> dict[str, Published]:

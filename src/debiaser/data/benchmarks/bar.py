@@ -1,36 +1,34 @@
 """Biased Action Recognition: six actions, each in one place in training and in other places in the test set."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from debiaser.data.archives import Bundle
-from debiaser.data.benchmarks.gallery import Gallery
-from debiaser.data.bias import Integers, Part, build_benchmark
+from debiaser.data.benchmarks.gallery import Files, file_benchmark
+from debiaser.data.bias import draw_by_class
 from debiaser.data.fetch import Web
-from debiaser.data.sources import FolderSet, compare, images_in
+from debiaser.data.sources import FolderSet, images_in
 from debiaser.data.split import Benchmark
 from debiaser.io import numpy_stream
 
 CLASSES = ("climbing", "diving", "fishing", "racing", "throwing", "pole vaulting")
 NAME = re.compile(rf"(?:train|test)/({'|'.join(CLASSES)})_(\d+)\.\w+")
 VALID = 0.1  # of the training images, drawn by class
-ELSEWHERE = len(CLASSES)  # a place that no class has in training; value k is the usual place of class k
+UNKNOWN, ELSEWHERE = -1, len(CLASSES)  # a place that no class has in training; value k is the usual place of class k
 
 
-def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Bundle, dict[str, tuple[list[str], Integers]]]:
-    """For train and test the names and classes of the images, by class and number; a renamed one is refused."""
+def index(bundle: Bundle) -> tuple[tuple[Bundle, dict[str, Files]], dict[str, int]]:
+    """For train and test the images, by class and number, and how many each class has; a renamed one is refused."""
     bundle = bundle.based_on("train", "test")
     found = {}
-    for part in ("train", "test"):
+    for part, place in (("train", UNKNOWN), ("test", ELSEWHERE)):
         matches = images_in(bundle, part, NAME, "<class>_<number>.jpg")
         keys = sorted((CLASSES.index(match[1]), int(match[2]), match.string) for match in matches)
-        found[part] = [name for *_, name in keys], np.array([key[0] for key in keys])
-    tally = {f"{part}/{each}": int((y == k).sum()) for part, (_, y) in found.items() for k, each in enumerate(CLASSES)}
-    compare(bundle.path, counts, tally)
-    return bundle, found
+        found[part] = Files([key[2] for key in keys], np.array([key[0] for key in keys]), np.full(len(keys), place))
+    counts = {part: tuple(np.bincount(files.target, minlength=len(CLASSES)).tolist()) for part, files in found.items()}
+    return (bundle, found), counted(**counts)
 
 
 def counted(train: tuple[int, ...], test: tuple[int, ...]) -> dict[str, int]:
@@ -57,31 +55,16 @@ def load(
     data_seed: int,
     noise: float = 0.0,
     size: int = 224,
-    partial: bool = False,
     features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
 ) -> Benchmark:
     """The benchmark; a tenth of the training images, drawn by class, validates. Every test image conflicts.
 
-    size: pixels of a side; partial: take what is there, whatever the counts.
+    size: pixels of a side.
     """
     with SET.opened(root) as opened:
-        bundle, found = index(opened, {} if partial else SET.counts)
-    (names, y), (test_names, test_y) = found["train"], found["test"]
-    valid = draw_by_class(y, VALID, data_seed)
-    parts = {}
-    for part, chosen in (("train", np.flatnonzero(~valid)), ("valid", np.flatnonzero(valid))):
-        read = Gallery(bundle, [names[row] for row in chosen], (size, size))
-        parts[part] = Part(y[chosen], np.full((len(chosen), 1), -1), read)
-    parts["test"] = Part(test_y, np.full((len(test_y), 1), ELSEWHERE), Gallery(bundle, test_names, (size, size)))
+        (bundle, found), counts = index(opened)
+    there = SET.there(counts, (name for files in found.values() for name in files.names))
+    valid = draw_by_class(found["train"].target, VALID, numpy_stream(data_seed, "bar", "valid"))
+    parts = {"train": found["train"].chosen(~valid), "valid": found["train"].chosen(valid), "test": found["test"]}
     notes = ("which training images go against the shortcut is not known; every test image does",)
-    return build_benchmark("bar", parts, CLASSES, ("place",), noise, data_seed, notes)
-
-
-def draw_by_class(y: Integers, share: float, seed: int) -> np.ndarray:
-    """(n,) bool: of each class this share of its samples, at random."""
-    rng = numpy_stream(seed, "bar", "valid")
-    chosen = np.zeros(len(y), dtype=bool)
-    for number in range(int(y.max(initial=-1)) + 1):
-        rows = np.flatnonzero(y == number)
-        chosen[rng.permutation(rows)[: round(share * len(rows))]] = True
-    return chosen
+    return file_benchmark(SET, bundle, parts, (size, size), CLASSES, "place", noise, data_seed, notes, there=there)

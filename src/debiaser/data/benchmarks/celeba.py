@@ -1,20 +1,18 @@
 """CelebA: hair colour as the target, gender as the shortcut, or any other two of its forty attributes."""
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from debiaser.data.archives import Bundle, FormatError
-from debiaser.data.benchmarks.gallery import Gallery
-from debiaser.data.bias import Integers, Part, build_benchmark
-from debiaser.data.sources import IMAGES, FolderSet, compare
+from debiaser.data.benchmarks.gallery import PARTS, Files, by_part, check_values, file_benchmark, present
+from debiaser.data.bias import Integers
+from debiaser.data.sources import FolderSet
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, brief, known
 
-PARTS = ("train", "valid", "test")  # 0, 1 and 2 in the partition file
 ATTRIBUTES, PARTITION, FOLDER = "list_attr_celeba", "list_eval_partition", "img_align_celeba"
 CROPS = ("square", "whole")
 TALL = 218 / 178  # height over width of every image
@@ -24,7 +22,8 @@ def read_table(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
     """A list of CelebA as its authors wrote it (.txt) or as comma-separated values (.csv), by the names of images."""
     import pandas as pd  # slow to import, so only here
 
-    paths = sorted(n for n in bundle.entries if n.rpartition("/")[2] in (f"{stem}.txt", f"{stem}.csv"))
+    ends = f"{stem}.txt", f"{stem}.csv"
+    paths = sorted(n for n in bundle.entries if n.endswith(ends) and n.rpartition("/")[2] in ends)
     if not paths:
         raise FormatError(bundle.path, f"lacks {stem}.txt (or .csv)")
     source, content = bundle.path / paths[0], bundle.read(paths[0])
@@ -41,30 +40,22 @@ def read_table(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
         raise FormatError(source, f"is not a list of numbers ({brief(error)})") from error
     if "header" in form:
         table = table.set_index(0)
-    right = table.apply(pd.to_numeric, errors="coerce").isin(allowed).all(axis=1)
-    if table.empty or not right.all():
-        where = f" for {table.index[~right][0]}" if len(table) else ""
-        raise FormatError(source, f"holds something else than {', '.join(map(str, allowed))}{where}")
+    check_values(source, table.apply(pd.to_numeric, errors="coerce"), allowed)
     return table
 
 
-def index(bundle: Bundle, counts: Mapping[str, int]) -> tuple[Any, Integers, list[str]]:
+def index(bundle: Bundle) -> tuple[tuple[Any, Integers, list[str]], dict[str, int]]:
     """The table of attributes, the split of each image (n,) and where it lies, checked against each other."""
     table, partition = read_table(bundle, ATTRIBUTES, (-1, 1)), read_table(bundle, PARTITION, (0, 1, 2))
-    if list(partition.index) != list(table.index):
-        raise FormatError(bundle.path, f"lists other images in {PARTITION} than in {ATTRIBUTES}")
-    there = {
-        name.rpartition("/")[2]: name
-        for name in bundle.entries
-        if FOLDER in name.split("/")[:-1] and name.lower().endswith(IMAGES)
-    }
-    missing = [name for name in table.index if name not in there]
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
-        raise FormatError(bundle.path, f"lacks the image {FOLDER}/{missing[0]}{more}")
-    split = partition.iloc[:, 0].to_numpy(np.int64)
-    compare(bundle.path, counts, dict(zip(PARTS, np.bincount(split, minlength=3).tolist(), strict=True)))
-    return table, split, [there[name] for name in table.index]
+    if not partition.index.equals(table.index):
+        both = f"{len(partition):,} images in {PARTITION} than in {ATTRIBUTES}, which has {len(table):,}"
+        raise FormatError(bundle.path, f"lists other {both}")
+    images = (name for name in bundle.entries if f"/{name}".rpartition("/")[0].endswith(f"/{FOLDER}"))
+    start = next(images, f"{FOLDER}/").rpartition("/")[0]
+    table, paths = present(bundle, table, [f"{start}/{name}" for name in table.index])
+    split = partition.loc[table.index].iloc[:, 0].to_numpy(np.int64)
+    counts = dict(zip(PARTS, np.bincount(split, minlength=3).tolist(), strict=True))
+    return (table, split, paths), counts
 
 
 SET = FolderSet(
@@ -88,20 +79,19 @@ def load(
     bias: str = "Male",
     size: int = 224,
     crop: str = "square",
-    partial: bool = False,
+    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
 ) -> Benchmark:
     """The benchmark in its official split.
 
     target, bias: two of the forty attributes. crop: `square` is the middle 178 of 218 lines (the setting with
-    ResNet-50), `whole` the whole image with `size` pixels across (the setting with ResNet-18). partial: take what is
-    there, whatever the counts.
+    ResNet-50), `whole` the whole image with `size` pixels across (the setting with ResNet-18).
     """
     if crop not in CROPS:
         raise known("crop", crop, CROPS)
     if target == bias:
         raise Misuse(f"target and bias are both {target}; name two attributes")
     with SET.opened(root) as bundle:
-        table, split, paths = index(bundle, {} if partial else SET.counts)
+        (table, split, paths), _ = index(bundle)
     for name in (target, bias):
         if name not in table.columns:
             raise Misuse(f"{ATTRIBUTES} has no attribute '{name}'; it has {', '.join(map(str, table.columns))}")
@@ -110,10 +100,6 @@ def load(
     one, two = y[split == 0], other[split == 0]
     against = bool(len(one) * (one * two).sum() < one.sum() * two.sum())
     shape = (size, size) if crop == "square" else (int(size * TALL), size)
-    parts = {}
-    for number, part in enumerate(PARTS):
-        rows = np.flatnonzero(split == number)
-        read = Gallery(bundle, [paths[row] for row in rows], shape, "crop" if crop == "square" else "squash")
-        parts[part] = Part(y[rows], (other[rows] ^ against)[:, None], read)
+    found, fit = by_part(Files(paths, y, other ^ against), split), "crop" if crop == "square" else "squash"
     classes, named = (f"not {target}", target), f"not {bias}" if against else bias
-    return build_benchmark("celeba", parts, classes, (named,), noise, data_seed)
+    return file_benchmark(SET, bundle, found, shape, classes, named, noise, data_seed, shape=fit)

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.bias import Part, build_benchmark
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
-from debiaser.data.sources import FolderSet, compare
+from debiaser.data.sources import FolderSet
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem, brief
 
@@ -57,8 +56,8 @@ def read_columns(bundle: Bundle, name: str, columns: list[str]) -> Any:
         raise FormatError(bundle.path / name, f"cannot be read: {brief(error)}") from error
 
 
-def index(bundle: Bundle, counts: Mapping[str, int]) -> Comments:
-    """The labels and identities of all comments, checked."""
+def index(bundle: Bundle) -> tuple[Comments, dict[str, int]]:
+    """The labels and identities of all comments, checked, and how many each part has."""
     names = sorted(name for name in bundle.entries if name.rpartition("/")[2] == FILE)
     if not names:
         raise FormatError(bundle.path, f"lacks {FILE}")
@@ -74,9 +73,9 @@ def index(bundle: Bundle, counts: Mapping[str, int]) -> Comments:
     if len(wrong):
         told = f"a split other than {', '.join(PARTS.values())}, or a share outside 0 to 1"
         raise FormatError(source, f"holds {told} in its comment number {wrong[0] + 1}")
-    compare(source, counts, dict(zip(PARTS, np.bincount(split, minlength=len(PARTS)).tolist(), strict=True)))
     mentioned = (shares >= HALF).astype(np.int64)
-    return Comments(bundle, names[0], split, mentioned[:, 0], mentioned[:, 1:])
+    counts = dict(zip(PARTS, np.bincount(split, minlength=len(PARTS)).tolist(), strict=True))
+    return Comments(bundle, names[0], split, mentioned[:, 0], mentioned[:, 1:]), counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,19 +154,19 @@ def load(
     noise: float = 0.0,
     tokenizer: str = "bert-base-uncased",
     length: int = 300,
-    partial: bool = False,
 ) -> Benchmark:
     """The benchmark in its official split.
 
-    tokenizer: a name or a folder; length: tokens at most; partial: take what is there, whatever the counts.
+    tokenizer: a name or a folder; length: tokens at most.
     """
     if not 3 <= length <= 512:
         raise Misuse(f"length must lie between 3 and 512 tokens, got {length}")
     with SET.opened(root) as bundle:
-        found = index(bundle, {} if partial else SET.counts)
+        found, counts = index(bundle)
     parts = {}
     for number, part in enumerate(PARTS):
         rows = np.flatnonzero(found.split == number)
         read: Any = Tokens(found, rows, tokenizer, length)
         parts[part] = Part(found.toxic[rows], found.identities[rows], read)
-    return build_benchmark("civilcomments", parts, CLASSES, IDENTITIES, noise, data_seed, overlapping=True)
+    there = SET.there(counts, map(str, found.split * 2 + found.toxic))
+    return build_benchmark("civilcomments", parts, CLASSES, IDENTITIES, noise, data_seed, overlapping=True, there=there)
