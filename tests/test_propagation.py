@@ -1,16 +1,23 @@
 """A few marks make groups of all samples, and last layers that make groups equal do what their definitions say."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from debiaser.auditing.candidates import World, calibrated
+from debiaser.auditing.crossval import Job, fit_last_layer
+from debiaser.auditing.inputs import Material
 from debiaser.auditing.marks import choose_to_mark
 from debiaser.auditing.propagation import by_shares, column_groups, propagate_marks
+from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.last_layer import LogisticFit, equal_groups
+from debiaser.learn.recipe import Recipe
 
 N = 600
 
@@ -150,3 +157,19 @@ def test_in_a_null_world_labels_say_what_the_biased_model_says(shortcut: Any) ->
     assert null.score[inside] == pytest.approx(3 * np.linalg.norm(probability - np.eye(2)[null.y], axis=1)[inside])
     weight = world.by_confidence(4.0)
     assert weight[-50:].sum() == 0 and weight[(y != value) & inside].mean() > 10 * weight[(y == value) & inside].mean()
+
+
+@pytest.mark.parametrize("rule", ["GroupDRO", "balanced subsets"])
+def test_a_sample_that_is_marked_mislabelled_is_in_no_group(shortcut: Any, tmp_path: Path, rule: str) -> None:
+    features, y, value = shortcut
+    np.save(tmp_path / "features.npy", features)
+    material, rows = Material(tmp_path / "features.npy", ("a", "b"), "test"), np.arange(300)
+    split = Split(torch.from_numpy(y), material.read, ("a", "b"))
+    weight = np.where(rows % 10 == 3, 1e-8, 1.0)
+    job = Job("vanilla", material, y, rows, rows, Recipe(), weight=weight, rule=rule, groups=(2 * y + value)[:300])
+    job = replace(job, strength=0.1)
+    rest = np.flatnonzero(weight == 1)
+    without = replace(job, train=rest, weight=weight[rest], groups=job.groups[rest])
+    one, other = (fit_last_layer(each, tmp_path, split).fc.weight for each in (job, without))
+    assert torch.equal(one, other)
+    assert not torch.equal(one, fit_last_layer(replace(job, weight=np.ones(300)), tmp_path, split).fc.weight)

@@ -53,6 +53,7 @@ ALPHA = 0.7  # of the biased model's GCE, as in PGD
 ENOUGH = 0.1  # share of the samples that draws by score should rest on
 LAST_LAYER = 50  # updates of a network that take as long as fitting a last layer
 AT_ONCE = 512  # samples per batch where nothing is learnt
+HARDLY = 1e-6  # of the largest weight
 POLL = 0.2  # seconds between looks at the workers' progress
 
 
@@ -173,13 +174,13 @@ def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
         else:
             model = read_model(material, folder / job.start)
             features = np.concatenate([each.features.float().numpy() for each in look(model, train.batches(AT_ONCE))])
-        fits = LogisticFit(features, job.y[job.train], len(material.classes), job.strength)
+        y, k = job.y[job.train], len(material.classes)
         if job.groups is None or job.rule == "weight":
-            layer = fits.fit(job.weight)
-        else:
-            layer = (
-                fits.group_dro(job.groups) if job.rule == "GroupDRO" else fits.balanced_subsets(job.groups, job.seed)
-            )
+            layer = LogisticFit(features, y, k, job.strength).fit(job.weight)
+        else:  # a sample that hardly weighs (marked mislabelled) is in no group
+            kept = slice(None) if job.weight is None else job.weight > HARDLY * job.weight.max()
+            fits, groups = LogisticFit(features[kept], y[kept], k, job.strength), job.groups[kept]
+            layer = fits.group_dro(groups) if job.rule == "GroupDRO" else fits.balanced_subsets(groups, job.seed)
         last = cast(nn.Linear, model.fc)
         last.weight.data, last.bias.data = map(torch.from_numpy, layer)
         advance(job.steps)
