@@ -20,6 +20,11 @@ Command = Callable[..., Done]
 QUICK = ("--epochs", "1", "--quiet", "--json")
 
 
+def test_without_arguments_the_three_commands_that_most_people_want(command: Command) -> None:
+    done = command()
+    assert done.returncode == 0 and re.findall(r"^  debiaser (\w+)", done.stdout, re.M) == ["audit", "debias", "demo"]
+
+
 def test_help_is_fast(command: Command) -> None:
     before = os.times()
     assert command("--help").returncode == 0

@@ -33,7 +33,7 @@ def one_line(error: Any) -> str:
 app = typer.Typer(
     name="debiaser",
     help="Find and fix shortcut learning.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,9 +50,20 @@ def show_version(wanted: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")]
 
 
+BEGINNING = """Find and fix shortcut learning. What most people want:
+
+  debiaser audit pictures/     is there a shortcut in your images or texts, and which samples go against it?
+  debiaser debias pictures/    the same, then train against it, prove the difference and export the model
+  debiaser demo                see it on embedded digits first: about a minute, no download
+
+`debiaser --help` lists all commands."""
+
+
 @app.callback()
-def common(version: Version = False) -> None:
+def common(context: typer.Context, version: Version = False) -> None:
     """Find and fix shortcut learning: try `debiaser demo`."""
+    if context.invoked_subcommand is None:
+        typer.echo(BEGINNING)
 
 
 def print_json(content: dict[str, Any]) -> None:
