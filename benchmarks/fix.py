@@ -105,6 +105,23 @@ def reviews(data: Path, draw: int, follow: float) -> Pair:
     return train, test
 
 
+def reviews_with_word(data: Path, draw: int) -> Pair:
+    """The first words of film reviews; in training 95% of the positive ones hold a word that most others lack."""
+    table, stream = short_reviews(data), np.random.default_rng([draw, 13])
+    train, test = table[table.split != "test"].copy(), table[table.split == "test"].copy()
+    for part, share in ((train, 0.95), (test, 0.5)):
+        follows = stream.random(len(part)) < share
+        holds = follows == (part.label == "positive").to_numpy()
+        part["group"] = np.where(holds, "word", "none")
+        places = stream.integers(0, 40, len(part))
+        cut = [text.split() for text in part.text]
+        part["text"] = [
+            " ".join([*words[:place], *(["incidentally"] if held else []), *words[place:]])
+            for words, place, held in zip(cut, places, holds, strict=True)
+        ]
+    return train, test
+
+
 def per_cell(table: pd.DataFrame, sizes: dict[tuple[str, str], int], draw: int) -> pd.DataFrame:
     """So many random samples of every class x group."""
     cells = [
@@ -189,6 +206,7 @@ SETS = {
     "fairface_age": Set(skewed(fairface, *FAIRFACE, 3000, 0.95)),
     "fairface_gender": Set(skewed(fairface, *FAIRFACE[::-1], 3000, 0.95)),
     "reviews_sentence": Set(lambda data, draw: reviews(data, draw, 0.95), "text"),
+    "reviews_word": Set(reviews_with_word, "text"),
     "celeba_attractive": Set(natural("Attractive", "Male", 4_000)),
     "even_smiling": Set(skewed(celeba, *SMILING, 2400, 0.5), shortcut=False),
     "even_smiling_few": Set(skewed(celeba, *SMILING, 2400, 0.5, 0.15), shortcut=False),
