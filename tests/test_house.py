@@ -82,13 +82,13 @@ def printing(tree: ast.Module, room: str) -> Findings:
 BUDGET = {
     "(top)": 258,
     "auditing": 3980,
-    "cli": 1136,
-    "data": 3410,
+    "cli": 1137,
+    "data": 3712,
     "integrations": 308,
-    "learn": 2260,
+    "learn": 2262,
     "methods": 790,
-    "paper": 2856,
-    "report": 1475,
+    "paper": 2899,
+    "report": 1476,
 }
 
 
