@@ -82,8 +82,8 @@ def printing(tree: ast.Module, room: str) -> Findings:
 BUDGET = {
     "(top)": 258,
     "auditing": 3980,
-    "cli": 1137,
-    "data": 3712,
+    "cli": 1138,
+    "data": 3715,
     "integrations": 308,
     "learn": 2262,
     "methods": 790,
