@@ -83,7 +83,7 @@ BUDGET = {
     "(top)": 258,
     "auditing": 3980,
     "cli": 1138,
-    "data": 3715,
+    "data": 3716,
     "integrations": 308,
     "learn": 2262,
     "methods": 790,
