@@ -80,15 +80,15 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 278,
-    "auditing": 3980,
-    "cli": 1136,
-    "data": 3413,
+    "(top)": 281,
+    "auditing": 4020,
+    "cli": 1150,
+    "data": 3720,
     "integrations": 308,
-    "learn": 2269,
+    "learn": 2290,
     "methods": 1225,
-    "paper": 2915,
-    "report": 1486,
+    "paper": 2990,
+    "report": 1490,
 }
 
 

@@ -163,6 +163,7 @@ def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet
 def summarise(run: Any) -> dict[str, Any]:
     """What `--json` shows of a run."""
     names = ("dataset", "method", "rho", "seed", "recipe", "metrics", "seconds", "rows", "samples_seen", "published")
+    names += ("there",) * ("there" in run.result)
     return {**{name: run.result[name] for name in names}, "run_dir": str(run.folder), "resumed": run.resumed}
 
 

@@ -76,7 +76,8 @@ class ArrayCache:
     def absent(self, rows: Rows) -> Rows:
         """(m,) those of these rows that were not written yet; all of them where the files cannot be written."""
         try:
-            return rows[self._files.sums[rows] == 0]
+            unwritten: npt.NDArray[np.bool_] = self._files.sums[rows] == 0
+            return rows[unwritten]
         except (OSError, Problem):
             return rows
 

@@ -39,7 +39,7 @@ from debiaser.progress import track
 
 IMAGES = (".jpg", ".jpeg", ".png")
 # What transformers calls this network; its inputs are scaled as usual for ImageNet, and as Keras' caffe did before.
-RESNET50 = {
+RESNET50: dict[str, Any] = {
     "model_type": "resnet",
     "architectures": ["ResNetForImageClassification"],
     "num_labels": 1000,

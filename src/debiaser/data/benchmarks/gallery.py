@@ -77,9 +77,7 @@ class Gallery:
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self._keeps:
-            every, places, kept = self._kept
-            found = kept.read(places[rows.numpy()], lambda absent: self._decode([every[place] for place in absent]))
-            return channels_first(found).float().div_(255)
+            return channels_first(self._stored(rows.numpy())).float().div_(255)
         out = np.empty((len(rows), 3, *self.size), np.float32)
 
         def fill(place: int, pixels: Pixels) -> None:  # by the threads that decode; torch would start more within each
@@ -98,8 +96,8 @@ class Gallery:
         if not len(rows):
             return
         with task(f"decoding {self.bundle.path.name}", len(places), len(places) - len(rows)) as advance:
-            for part in torch.split(torch.from_numpy(rows), AT_ONCE):
-                self(part)
+            for part in np.split(rows, range(AT_ONCE, len(rows), AT_ONCE)):
+                self._stored(part)
                 advance(len(part))
 
     def resized(self, side: int) -> "Gallery":
@@ -126,6 +124,11 @@ class Gallery:
         words = "pixels", self.bundle.identity, self.shape
         kept = ArrayCache(user_cache("kept"), (len(every), *self.size, 3), np.uint8, *words)
         return every, np.array([place[name] for name in self.names], np.int64), kept
+
+    def _stored(self, rows: npt.NDArray[np.int64]) -> Pixels:
+        """(b, h, w, 3) these images out of the file, decoded first where they are not in it."""
+        every, places, kept = self._kept
+        return kept.read(places[rows], lambda absent: self._decode([every[place] for place in absent]))
 
     def _decode(self, names: Sequence[str]) -> Pixels:
         out = np.empty((len(names), *self.size, 3), np.uint8)
