@@ -11,7 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from debiaser.data.split import Batch, Split, each_tensor
 from debiaser.errors import Misuse, Problem
@@ -103,25 +112,54 @@ def check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
 # Batches in dataset order from whatever people have: a Split, a Dataset of pairs or dictionaries, a DataLoader
 
 
-def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
-    """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
+def as_batches(data: Any, batch_size: int, choose: Callable[[int], Tensor] | None = None) -> Iterator[Batch]:
+    """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader.
+
+    `choose` says which of so many samples are wanted.
+    """
+    source = readable(data, batch_size)
+    rows = choose(samples_in(source)) if choose else torch.arange(samples_in(source))
+    if isinstance(source, Split):
+        yield from map(source.batch, torch.split(rows, batch_size) if len(rows) else ())
+        return
+    first = 0
+    for item in part_of_loader(source, rows) if choose else source:
+        x, y = split_item(item)
+        yield Batch(x, y, rows[first : first + len(y)])
+        first += len(y)
+    if first != len(rows):
+        raise Problem(
+            f"the dataset has {len(rows)} samples and gave {first}: scores would belong to others; keep it unchanged "
+            "(and its collate_fn from dropping samples) while it is read"
+        )
+
+
+def readable(data: Any, batch_size: int) -> Split | DataLoader[Any]:
+    """What gives whole batches of this data in order."""
     if batch_size < 1:
         raise Misuse(f"batch_size must be at least 1, got {batch_size}")
     if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not sample by sample
-        data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
-    if isinstance(data, Split):
-        yield from data.batches(batch_size) if len(data) else ()
-        return
-    loader, first = as_loader(data, batch_size), 0
-    for item in loader:
-        x, y = split_item(item)
-        yield Batch(x, y, torch.arange(first, first + len(y)))
-        first += len(y)
-    if first != (samples := len(loader.dataset)):  # type: ignore[arg-type]
-        raise Problem(
-            f"the dataset has {samples} samples and gave {first}: scores would belong to others; keep it unchanged "
-            "(and its collate_fn from dropping samples) while it is read"
-        )
+        return Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
+    return data if isinstance(data, Split) else as_loader(data, batch_size)
+
+
+def samples_in(data: Any) -> int:
+    """How many samples a dataset, or that of a DataLoader, has."""
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+    return len(dataset)
+
+
+def part_of_loader(loader: DataLoader[Any], rows: Tensor) -> DataLoader[Any]:
+    """A loader that gives these samples, in this order, as this one would."""
+    return DataLoader(
+        Subset(loader.dataset, rows.tolist()),
+        loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
 
 
 def part_of(batch: Batch, part: slice) -> Batch:
@@ -206,14 +244,19 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or (isinstance(module, CONVOLUTIONS) and set(module.kernel_size) == {1})
 
 
-def only_multiplies(layer: nn.Module, entering: Tensor, out: Tensor) -> bool:
+def whole(weight: Any) -> Any:
+    """The weight, gathered where FSDP2 keeps a part of it in every process."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+
+
+def only_multiplies(layer: Any, entering: Tensor, out: Tensor) -> bool:
     """Whether a linear layer gave what it gives if it is nothing else: a subclass or a hook may normalise or scale.
 
     Up to rounding; outputs that are not finite are for others to judge.
     """
-    kind = next(each for each in (nn.Linear, *CONVOLUTIONS) if isinstance(layer, each))
-    alike = entering.to(layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
-    plain = kind.forward(layer, alike)  # type: ignore[arg-type]
+    weight, bias = whole(layer.weight), whole(layer.bias)
+    alike = entering.to(weight.dtype)  # the network may hold an autocast of its own
+    plain = F.linear(alike, weight, bias) if isinstance(layer, nn.Linear) else layer._conv_forward(alike, weight, bias)
     tolerance = 1e-4 + 16 * max(torch.finfo(out.dtype).eps, torch.finfo(plain.dtype).eps)
     apart, largest = (out.float() - plain.float()).abs(), plain.float().abs().amax()
     return not bool((apart > tolerance * largest).any())

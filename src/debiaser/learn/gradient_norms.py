@@ -21,6 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.data.split import Batch, each_tensor
 from debiaser.errors import Misuse, Problem
 from debiaser.learn import forward
+from debiaser.learn.distributed import ALONE, initialised, is_sharded
 from debiaser.learn.forward import CONVOLUTIONS, Outputs, at_least_single, bare, call, check_labels, part_of, pieces
 from debiaser.learn.losses import cross_entropy
 
@@ -88,6 +89,7 @@ def gradient_norms(
     head: nn.Module | str | None = None,
     batch_size: int = 256,
     chunk: int | None = None,
+    shared: bool = True,
 ) -> Tensor:
     """The norm of the gradient of cross-entropy, per sample: large where it goes against what the model has learnt.
 
@@ -104,13 +106,16 @@ def gradient_norms(
         head: the last linear layer or its name, where it cannot be found.
         batch_size: samples of a forward pass.
         chunk: samples of a backward pass at once; by default as many as fit into a fixed piece of memory.
+        shared: where torch.distributed is initialised, every process must make this call: each scores its part with
+            the buffers of process 0, and all get the same vector. False: this process scores all, by itself.
 
     Returns:
         A tensor (n,) on the CPU, in the order of the dataset.
 
     Raises:
         Misuse: the norm does not exist, or the dataset is empty.
-        Problem: no last layer is found, or a norm is not finite.
+        Problem: no last layer is found, a norm is not finite, the chosen parameters get no gradient, or the processes
+            differ in weights or data.
 
     Example:
         >>> import torch
@@ -121,11 +126,26 @@ def gradient_norms(
         >>> gradient_norms(model, TensorDataset(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])))
         tensor([0.7071, 1.4142])
     """
-    with forward.random_state_kept(forward.device_of(model)):  # a DataLoader draws a seed from the global generator
-        parts = list(norms_of(model, forward.as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
-    if not parts:
-        raise Misuse("the dataset has no samples; give it at least one")
-    return checked(torch.cat(parts), p)
+    processes = initialised() if shared else ALONE
+    with forward.random_state_kept(forward.device_of(model)), processes.failing_together():  # a DataLoader draws a seed
+        samples = forward.samples_in(forward.readable(dataset, batch_size))
+        if not samples:
+            raise Misuse("the dataset has no samples; give it at least one")
+        batches = forward.as_batches(dataset, batch_size, processes.share if processes.size > 1 else None)
+        if is_sharded(model):
+            if parameters != "head":
+                raise Problem(
+                    "of a model that FSDP shards only parameters='head' can be scored; score a copy that is whole"
+                )
+            batches = processes.in_step(batches)
+        elif processes.size > 1:
+            weights = [float(each.detach().double().sum()) for each in model.parameters()]
+            processes.tell(common=repr((samples, batch_size, p, power, bias, weights)))
+        with processes.same_buffers(model):
+            parts = torch.cat(list(norms_of(model, batches, p, power, bias, parameters, head, chunk)))
+    scores = checked(processes.gather(parts)[:samples], p)
+    check_reached(float(scores.detach().max()), parameters)
+    return scores
 
 
 def norms_of(
@@ -170,6 +190,15 @@ def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
             f"p={p:g} overflows; look at that sample, or take a larger p"
         )
     return scores
+
+
+def check_reached(largest: float, parameters: str | Callable[[str], bool]) -> None:
+    """Refuse scores that say nothing, of parameters that do not take part."""
+    if largest == 0 and parameters != "head":
+        raise Problem(
+            "every gradient norm is 0: the loss does not depend on the chosen parameters, or the model fits every "
+            "sample perfectly; choose parameters that the forward pass uses"
+        )
 
 
 # Norms over any parameters, which take a backward pass: layer by layer, else by vmap, else one by one
