@@ -1,12 +1,15 @@
 """Thin adapters to people's own frameworks; each imports its framework only when it is itself imported."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Subset
 
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.gradient_norms import gradient_norms
 
 
 class Absent(Problem, ImportError):
@@ -41,3 +44,11 @@ def check_scores(scores: Tensor, samples: int, where: str, remedy: str) -> Tenso
     if len(scores) != samples:
         raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {samples}; {remedy}")
     return scores
+
+
+def probe(model: nn.Module, dataset: Any, collate: Callable[[Any], Any] | None = None, **options: Any) -> None:
+    """Refuse, before anything is trained, a model, data or options that `gradient_norms` cannot score."""
+    if not len(dataset):
+        raise Misuse("the dataset has no samples; give it at least one")
+    few = Subset(dataset, range(min(2, len(dataset))))
+    gradient_norms(model, DataLoader(few, len(few), collate_fn=collate), shared=False, **options)

@@ -1,6 +1,7 @@
 """A Hugging Face Trainer that runs PGD's three steps on any classifier of transformers."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debiaser.errors import Misuse
-from debiaser.integrations import check_sampler, check_scores, framework
+from debiaser.integrations import check_sampler, check_scores, framework, probe
 from debiaser.io import write_arrays
 from debiaser.learn.gradient_norms import check_norm, gradient_norms
 from debiaser.learn.losses import GCELoss
@@ -21,6 +22,7 @@ library = framework("transformers", "trainer")
 get_last_checkpoint: Any = framework("transformers.trainer_utils", "trainer").get_last_checkpoint
 
 SCORES = "debiaser_scores.npz"
+REMEDY = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
 
 
 class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
@@ -38,9 +40,11 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: which norm of the gradient.
         power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
+        parameters: whose gradient is meant, as in `gradient_norms`.
 
     Raises:
         Misuse: values that cannot be meant, or training data without a length.
+        Problem: (in `train`, before its first step) the model, data or loader cannot be scored or sampled.
 
     >>> trainer = DebiasedTrainer(model, args, train_dataset=dataset, biased_epochs=1)
     >>> output = trainer.train()
@@ -58,6 +62,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: float = 2,
         power: float = 1,
         head: str | None = None,
+        parameters: str | Callable[[str], bool] = "head",
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
@@ -67,7 +72,8 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
-        self.biased_epochs, self.p, self.power, self.head = biased_epochs, p, power, head
+        self.biased_epochs = biased_epochs
+        self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
         self.scores_: Tensor | None = None
         self.add_callback(OwnSampler(self))
 
@@ -84,10 +90,11 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
                 scores = torch.from_numpy(arrays["scores"])
             self.scores_ = check_scores(scores, len(self.train_dataset), str(kept), "use another output_dir")
         else:
-            self._train_biased(resuming)  # step 1
             collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
+            self._probe(collate)
+            self._train_biased(resuming)  # step 1
             loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
-            self.scores_ = gradient_norms(self.model, loader, self.p, self.power, head=self.head)  # step 2
+            self.scores_ = gradient_norms(self.model, loader, **self.norm)  # step 2
             if self.args.process_index == 0:
                 write_arrays(kept, scores=self.scores_.numpy())
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
@@ -95,6 +102,15 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
         return super().train(resume_from_checkpoint, trial, **named)  # step 3
+
+    def _probe(self, collate: Any) -> None:
+        """Refuse what the later steps cannot do before the first one is made."""
+        probe(self.model, self.train_dataset, collate, **self.norm)
+        self.sampler_ = ScoreSampler(torch.ones(len(self.train_dataset)), rank=0, world_size=1)
+        try:
+            check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
+        finally:
+            self.sampler_ = None
 
     def call_model_init(self, trial: Any = None) -> Any:
         """A new model; in the last step, that of the first one, which is trained on."""
@@ -142,5 +158,4 @@ class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look for the sampler below whatever accelerate wrapped the loader in."""
         if self.trainer.sampler_ is not None:
-            remedy = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
-            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", remedy)
+            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -318,25 +318,78 @@ def last_layer(model: nn.Module, batch: Batch) -> nn.Module:
 def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     """The linear layer whose output is the model's logits, found by watching two samples pass through.
 
-    With `shifted`, also one whose output a log-softmax follows.
+    With `shifted`, also one whose output a log-softmax follows, or that is pooled over positions as in decoders.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
+    wide: dict[nn.Module, int] = {}  # layers that give a vector per position, and the length of that vector
+    few = each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor)
 
     def see(layer: Any, _: Tensor, out: Tensor) -> None:
         if out.numel() <= max(2, len(out)) * len(layer.weight):  # one vector per sample
             seen.append((layer, out.detach().clone()))  # a copy, since what follows may be in place
+        elif isinstance(layer, nn.Linear) and out.ndim > 2:
+            wide[layer] = out.shape[-1]
 
     with watching(filter(is_linear, model.modules()), see):
-        logits = call(model, each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor))
+        logits = call(model, few)
     found = [module for module, out in seen if same(out, logits)]
     if shifted and not found:
         found = [module for module, out in seen if same(out, logits, shifted)]
+    if shifted and not found:
+        found = [each for each, length in wide.items() if length == logits.shape[-1] and pooled_at(model, few, each)]
     if len(found) != 1:
         raise Problem(
             f"cannot tell which layer gives the logits {tuple(logits.shape)} ({len(found)} fit): name it with head=, "
             f"or its weight with parameters=; the linear layers: {linear_names(model)}"
         )
     return found[0]
+
+
+class Pooled(NamedTuple):
+    """The features (b, h) of a layer that runs at every position, pooled as the logits (b, k) are."""
+
+    features: Tensor
+    logits: Tensor
+    entering: Tensor
+    out: Tensor
+
+
+def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> Pooled | None:
+    """What a layer's positions come to where the logits are their weighted mean (of decoders: the last position's).
+
+    The weight of a position is the gradient of the logits in what the layer gave there, the same for every class.
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)  # until the caller's no_grad ends: only what follows the layer is recorded
+        leaf = out.detach().requires_grad_()
+        seen.append((args[0].detach(), leaf))
+        return leaf.clone()  # a copy, since what follows may be in place
+
+    with layer.register_forward_hook(hook), torch.inference_mode(False), torch.no_grad():
+        logits = call(model, x)
+    entering, out = seen[-1] if seen else (logits, logits)
+    rows, k = len(logits), logits.shape[-1]
+    fits = len(out) == rows and out.shape[-1] == k and logits.numel() == rows * k
+    if len(seen) != 1 or not fits or not logits.requires_grad:
+        return None
+    (slopes,) = torch.autograd.grad(logits, out, torch.ones_like(logits), allow_unused=True)
+    if slopes is None:
+        return None
+    weights, logits = slopes.reshape(rows, -1, k).float(), logits.detach().reshape(rows, -1)
+    mean = torch.einsum("btk,btk->bk", weights, out.detach().reshape(rows, -1, k).float())
+    tolerance = 1e-4 + 16 * torch.finfo(out.dtype).eps
+    fits = torch.allclose(mean, logits.float(), rtol=tolerance, atol=tolerance * float(logits.abs().max()))
+    even = bool((weights == weights[..., :1]).all()) and torch.allclose(
+        weights[..., 0].sum(1), weights.new_ones(rows), rtol=0, atol=tolerance
+    )
+    if not (fits and even):
+        return None
+    features = torch.einsum(
+        "bt,bth->bh", weights[..., 0].to(entering.dtype), entering.reshape(rows, weights.shape[1], -1)
+    )
+    return Pooled(features, logits, entering, out.detach())
 
 
 def without_head(model: nn.Module, x: Any) -> tuple[nn.Module, Tensor]:
@@ -371,6 +424,7 @@ class Head:
     layer: Any
     name: str
     is_proven: bool = False
+    is_pooled: bool = False  # it runs at every position, and the logits are pooled from what it gives
 
     @classmethod
     def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
@@ -394,24 +448,40 @@ class Head:
             small = out.numel() == len(out) * len(self.layer.weight)
             seen.append((entering, out.clone() if small else out))  # a copy, since what follows may be in place
 
+        if self.is_pooled:
+            return self.pooled(model, batch)
         with watching([self.layer], see):
             logits = call(model, batch.x)
         rows, (k, h) = len(batch), self.layer.weight.shape[:2]
         entering, out = seen[-1] if seen else (logits, logits)
         fits = len(seen) == 1 and entering.numel() == rows * h and out.numel() == rows * k  # h is less of a grouped one
-        if (
-            not fits
-            or not same(out, logits, shifted=True)
-            or not (self.is_proven or only_multiplies(self.layer, *seen[0]))
-        ):
-            weight = f"{self.name}.weight".lstrip(".")
-            raise Problem(
-                f"the layer '{self.name}' does not give the model's logits as the plain product of its weight and one "
-                f"feature per sample; name another with head=, or pass parameters='{weight}', "
-                "which takes a backward pass and asks nothing of the layer"
-            )
-        self.is_proven = True
+        if seen and len(seen) == 1 and not fits and out.numel() > rows * k:
+            self.is_pooled = True
+            return self.pooled(model, batch)
+        if not fits or not same(out, logits, shifted=True) or not self.multiplies(*seen[0]):
+            raise self.unfit()
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
+
+    def pooled(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """As `features_and_logits`, of a layer that runs at every position and is pooled afterwards."""
+        found = pooled_at(model, batch.x, self.layer)
+        if found is None or len(found.logits) != len(batch) or not self.multiplies(found.entering, found.out):
+            raise self.unfit()
+        return at_least_single(found.features), at_least_single(found.logits)
+
+    def multiplies(self, entering: Tensor, out: Tensor) -> bool:
+        """Whether the layer only multiplies; found out once."""
+        self.is_proven = self.is_proven or only_multiplies(self.layer, entering, out)
+        return self.is_proven
+
+    def unfit(self) -> Problem:
+        """The clear line for a layer that is not the last one, or is not linear."""
+        weight = f"{self.name}.weight".lstrip(".")
+        return Problem(
+            f"the layer '{self.name}' does not give the model's logits as the plain product of its weight and one "
+            f"feature per sample; name another with head=, or pass parameters='{weight}', "
+            "which takes a backward pass and asks nothing of the layer"
+        )
 
 
 # The one look: what a network makes of every sample, batch by batch
