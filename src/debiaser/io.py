@@ -228,6 +228,33 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
         return dict(stored)
 
 
+# --- What people's data asks for: files for their owner, cells that no spreadsheet runs
+
+_RUNS = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What is written meanwhile can be read by its owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def guarded(cell: Any) -> Any:
+    """A cell of a CSV; a text that a spreadsheet would run gets an apostrophe before it, which `unguarded` removes."""
+    runs = isinstance(cell, str) and _RUNS.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if runs else cell
+
+
+def unguarded(cell: str) -> str:
+    """The text behind a cell that `guarded` gave."""
+    return cell[1:] if cell.startswith("'") and _RUNS.match(cell) else cell
+
+
 # --- Every random stream comes from a seed and a name, so that nothing random ever needs to be saved
 
 

@@ -198,8 +198,8 @@ def _exported(folder: Path) -> Exported:
     digest = digest_of(folder / "config.json")
     if plain.get("config", digest) != digest:
         raise Problem(
-            f"{folder / 'config.json'} is damaged or was changed: it is not the one that was exported with the weights; "
-            "export the model again"
+            f"{folder / 'config.json'} is damaged or was changed: it is not the one that was exported with the "
+            "weights; export the model again"
         )
     if config["format"] != FORMAT:
         raise Problem(f"{folder} was exported by another version of debiaser; export the model again")

@@ -10,6 +10,7 @@ from torch.utils.data import Sampler
 
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations import check_sampler, check_scores, framework, probe
+from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
@@ -182,14 +183,15 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             self._own_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores, for Lightning's checkpoint."""
-        return {"scores": self.scores}
+        """The scores and what they are of, for Lightning's checkpoint."""
+        return {"scores": self.scores, "dataset": None if self.scores is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            self.sampler.scores = check_scores(scores, len(self.dataset), "the checkpoint", remedy)
+            known = state_dict.get("dataset") or ""
+            self.sampler.scores = check_scores(scores, self.dataset, known, "the checkpoint", remedy)
 
 
 def leads_to(end: Any, node: Any) -> bool:

@@ -1,5 +1,6 @@
 """A network and what it makes of data: calling it on any batch, its last linear layer, one pass over a dataset."""
 
+import hashlib
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from debiaser.errors import Misuse, Problem
 
 # Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
 
+LOOKED_AT = 16  # samples of a dataset that its fingerprint looks at
 LABELS = ("labels", "label")  # where a dictionary keeps the class number
 
 
@@ -147,6 +149,28 @@ def samples_in(data: Any) -> int:
     """How many samples a dataset, or that of a DataLoader, has."""
     dataset: Any = data.dataset if isinstance(data, DataLoader) else data
     return len(dataset)
+
+
+def fingerprint(dataset: Any) -> str:
+    """A name for a dataset: its length, and samples at some places; of those that differ when read again, the label."""
+    digest, many = hashlib.blake2b(str(len(dataset)).encode(), digest_size=10), len(dataset)
+    for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
+        first, again = words(dataset[row]), words(dataset[row])
+        digest.update(first if first == again else words(input_and_label(dataset[row])[1]))
+    return digest.hexdigest()
+
+
+def words(sample: Any) -> bytes:
+    """What a sample holds, as bytes that are the same in another process."""
+    if isinstance(sample, Mapping):
+        return b"".join(str(name).encode() + words(sample[name]) for name in sample)
+    if isinstance(sample, tuple | list):
+        return b"".join(map(words, sample))
+    if isinstance(sample, Tensor | np.ndarray):
+        values = np.ascontiguousarray(sample.detach().cpu().float() if isinstance(sample, Tensor) else sample)
+        return str(values.shape).encode() + values.tobytes()
+    tell = isinstance(sample, str | bytes | int | float | np.generic)
+    return (str(sample) if tell else type(sample).__name__).encode()
 
 
 def part_of_loader(loader: DataLoader[Any], rows: Tensor) -> DataLoader[Any]:
