@@ -16,13 +16,14 @@ EXTRAS_test := [test,dev,docs]
 EXTRAS_docs := [docs]
 EXTRAS_all := [all,oracles,test,dev,docs]
 
-.PHONY: help demo test setup check results faults docs clean
+.PHONY: help demo test setup check vulnerabilities results faults docs clean
 
 help:
 	@echo "make demo      install the package alone into $(VENV), run the demo, say where the page is"
 	@echo "make test      install what the tests need, then the checks and the whole test suite"
 	@echo "make setup     install every extra, for people who work on debiaser"
 	@echo "make check     ruff, mypy --strict, and known vulnerabilities of what is installed"
+	@echo "make vulnerabilities   those known of the pins; fails where the database cannot answer"
 	@echo "make results   the tables in README and docs, from results/"
 	@echo "make faults    the long fault suite"
 	@echo "make docs      the documentation site, in site/, with every link checked"
@@ -42,6 +43,9 @@ check: $(MADE)/test
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict src
 	$(PY) tests/known_vulnerabilities.py
+
+vulnerabilities: $(MADE)/test
+	$(PY) tests/known_vulnerabilities.py --strict
 
 results: $(MADE)/package
 	$(PY) -m debiaser.paper.documents

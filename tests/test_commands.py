@@ -169,7 +169,7 @@ def test_a_mistake_of_ours_says_so_and_leaves_a_file(tmp_path: Path) -> None:
         ("raise MemoryError", 1, "memory ran out.*; end others"),
         ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', 1, "memory ran out"),
         ("raise OSError(28, 'No space left on device', 'x.npy')", 1, "cannot write x.npy: the disk is full; free"),
-        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", 130, "interrupted; what was done is kept"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", 143, "interrupted; what was done is kept"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("raise BrokenPipeError", 130, "interrupted"),  # standard output is whole: it was the progress
     ],

@@ -164,6 +164,28 @@ def test_mistakes_are_told() -> None:
         sampling.load_state_dict({"scores": torch.ones(3)})
 
 
+class Apart(Small):
+    """Trains by another loss than the one it keeps."""
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        logits = self(batch[0])
+        self.loss(logits, batch[1])  # for a log
+        return nn.functional.cross_entropy(logits, batch[1])
+
+
+def test_what_cannot_work_is_told_before_a_weight_changes() -> None:
+    """The loss in use is not the one replaced; the head, the data or the parameters cannot be scored."""
+    labels = TensorDataset(DATA.tensors[0], DATA.tensors[1] + 5)
+    cases = (Apart, DATA, {}, "does not use self.loss"), (Small, labels, {}, "but the model gives 3 logits")
+    for kind, data, options, told in (*cases, (Small, DATA, {"parameters": "absent"}, "no trainable parameter")):
+        sampling, model = DebiasedSampling(data, biased_epochs=1, **options), kind()
+        before = {name: each.clone() for name, each in model.state_dict().items()}
+        with pytest.raises(Problem, match=told):
+            trainer(2, sampling).fit(model, loader(sampling))
+        assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+        assert isinstance(model.loss, nn.CrossEntropyLoss), "the loss is put back"
+
+
 @pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
 def test_weights_of_other_precision(precision: str) -> None:
     sampling = DebiasedSampling(DATA, biased_epochs=1)

@@ -612,18 +612,57 @@ def test_samples_that_a_layer_mixes_are_noticed() -> None:
     torch.manual_seed(2)
     model = nn.Sequential(Mixing(6, 6), nn.Linear(6, 3))
     batch = Batch(torch.randn(5, 6), torch.randint(0, 3, (5,)), torch.arange(5))
-    way, _ = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
-    assert way is layerwise.by_vmap
+    backward = layerwise.Backward(model, layerwise.choose(model, "all"), 2, None)
+    backward.norms(batch, 0)
+    assert backward.sizes["by layer"] == 0 < backward.sizes["by vmap"]
+
+
+class Later(nn.Module):
+    """What is usual for positive samples and is not for others: sorted inside, a weight used apart, another layer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.body, self.head, self.expert = kind, nn.Linear(6, 6), nn.Linear(6, 3), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        late = x[:, 0] < 0
+        if self.kind == "sorted":
+            order = late.long().argsort(stable=True)
+            hidden = self.body(x[order])[order.argsort()]
+        else:
+            hidden = self.body(x)
+        if self.kind == "functional" and late.any():
+            hidden = hidden + torch.where(late[:, None], nn.functional.linear(x, self.body.weight), 0)
+        if self.kind == "expert" and late.any():
+            hidden = hidden.index_put((late.nonzero()[:, 0],), self.expert(x[late]))
+        return self.head(torch.tanh(hidden))
+
+
+@pytest.mark.parametrize("kind", ["sorted", "functional", "expert"])
+def test_what_only_later_batches_do_is_noticed_there(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(3)
+    model, x, y = Later(kind), torch.randn(48, 6), torch.randint(0, 3, (48,))
+    x[:16, 0] = x[:16, 0].abs()
+    x[32:, 0] = x[32:, 0].abs()
+    x[16:32, 0] = -x[16:32, 0].abs() * (-1.0) ** torch.arange(16)  # every second one
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found = gradient_norms(model, TensorDataset(x, y), parameters="all", batch_size=16)
+    assert torch.allclose(found, definition(model, x, y), rtol=1e-4)
+    assert caplog.records, "nothing was noticed"
 
 
 def test_memory_decides_the_size_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     model = convolutions().eval()
     batch = Batch(torch.randn(64, 3, 15, 15), torch.zeros(64, dtype=torch.long), torch.arange(64))
-    way, size = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
-    assert way is by_layer and size > 64
+
+    def size() -> int:
+        return layerwise.Backward(model, layerwise.choose(model, "all"), 2, None).first_size(
+            "by layer", by_layer, batch
+        )
+
+    usual = size()
     monkeypatch.setattr(layerwise, "BUDGET", 2**20)
-    _, small = layerwise.best_way(model, layerwise.choose(model, "all"), batch, 2, None)
-    assert 1 <= small < size / 100
+    assert usual > 64 and 1 <= size() < usual / 100
 
 
 def test_sure_samples_keep_their_order() -> None:

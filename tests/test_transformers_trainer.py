@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed (pip install 'debiaser[models]')")
 pytest.importorskip("accelerate", reason="accelerate is not installed (pip install 'debiaser[trainer]')")
 
+import transformers
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import (
     BertConfig,
@@ -107,8 +108,40 @@ def test_a_replaced_sampler_stops_it(tmp_path: Path) -> None:
         def get_train_dataloader(self) -> Any:
             return DataLoader(ROWS, 16, sampler=RandomSampler(ROWS))
 
+    stopped = Other(bert(), arguments(tmp_path), train_dataset=ROWS, biased_epochs=1)
     with pytest.raises(Problem, match=r"is not in use .*RandomSampler"):
-        Other(bert(), arguments(tmp_path), train_dataset=ROWS, biased_epochs=1).train()
+        stopped.train()
+    wrong = [{**ROWS[0], "labels": 7}, *ROWS[1:]]
+    cases = ((wrong, {}, "label of sample 0 is 7"), (ROWS, {"head": "bert"}, "no linear layer"))
+    for rows, options, told in (*cases, (ROWS, {"parameters": "absent"}, "no trainable parameter is meant")):
+        stopped = DebiasedTrainer(bert(), arguments(tmp_path), train_dataset=rows, **options)
+        with pytest.raises(Problem, match=told):
+            stopped.train()
+    assert not (tmp_path / "biased").exists(), "nothing was trained before"
+
+
+SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "vocab_size": 40, "pad_token_id": 0}
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Llama", "Qwen2"])
+def test_decoders_are_pooled_after_the_head(kind: str, tmp_path: Path) -> None:
+    """Texts of several lengths, padded on either side: the feature is that of the last token."""
+    torch.manual_seed(0)
+    more = {} if kind == "GPT2" else {"intermediate_size": 16, "num_key_value_heads": 1}
+    config = getattr(transformers, f"{kind}Config")(num_labels=2, **SIZES, **more)
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(config)
+    rows = []
+    for row in range(8):
+        real = torch.arange(8) < 3 + row % 4 if row % 2 else torch.arange(8) >= 3 + row % 4
+        ids = torch.randint(1, 40, (8,)) * real
+        rows.append({"input_ids": ids, "attention_mask": real.long(), "labels": row // 4})
+    head = gradient_norms(model, DataLoader(rows, 4))
+    assert torch.allclose(head, gradient_norms(model, DataLoader(rows, 4), parameters="score.weight"), rtol=1e-4)
+    assert torch.allclose(head, gradient_norms(model, DataLoader(rows, 4), head="score"), rtol=0)
+    args = arguments(tmp_path, num_train_epochs=1)
+    trainer = DebiasedTrainer(model, args, train_dataset=rows, parameters="score" if kind == "Llama" else "head")
+    trainer.train()
+    assert trainer.scores_.shape == (8,) and (trainer.scores_ > 0).all()
 
 
 def test_gce_of_a_step(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ _HOMES = {  # of the others, which are methods: the module of that name
     "debiaser.learn.gradient_norms": ("gradient_norms",),
     "debiaser.learn.losses": ("GCELoss",),
     "debiaser.learn.recipe": ("Recipe",),
-    "debiaser.learn.sampler": ("ScoreSampler",),
+    "debiaser.learn.sampler": ("ScoreSampler", "debiased_loader"),
     "debiaser.learn.streams": ("read_scores", "score_stream"),
 }
 
@@ -44,6 +44,7 @@ __all__ = [
     "__version__",
     "audit",
     "debias",
+    "debiased_loader",
     "gradient_norms",
     "read_scores",
     "score_stream",
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from debiaser.learn.gradient_norms import gradient_norms
     from debiaser.learn.losses import GCELoss
     from debiaser.learn.recipe import Recipe
-    from debiaser.learn.sampler import ScoreSampler
+    from debiaser.learn.sampler import ScoreSampler, debiased_loader
     from debiaser.learn.streams import read_scores, score_stream
     from debiaser.methods.afr import AFR
     from debiaser.methods.bam import BAM

@@ -1,6 +1,7 @@
 """The two kinds of mistakes a person can fix; everything else that is raised is a mistake of ours."""
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended
+TERMINATED = 143  # and of what the signal to end did
 
 
 def printable(text: str) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import lzma
+import mmap
 import os
 import re
 import secrets
@@ -145,10 +146,55 @@ def locked(path: Path, waiting: str = "", patience: float = -1) -> Iterator[None
             file_lock.release()
 
 
+# --- Seals: a file that holds a digest of its own bytes, so that damaged ones are never taken for what was written
+
+SEAL = "<debiaser:" + "0" * 32 + ":debiaser>"  # what a writer puts anywhere into a file, for `seal` to fill in
+
+
+class Damaged(Problem, ValueError):
+    """A file whose bytes are not those that were written."""
+
+
+def seal(path: Path) -> None:
+    """Put the digest of the file's bytes into the place that was left for it."""
+    at, _, digest = _sealed(path)
+    with path.open("r+b") as stream:
+        stream.seek(at)
+        stream.write(digest)
+
+
+def check_seal(path: Path) -> None:
+    """Refuse a file whose bytes are not those that were sealed; one that has no seal (of earlier versions) may pass."""
+    at, found, digest = _sealed(path)
+    if at >= 0 and found != digest:
+        raise Damaged(f"{path} is damaged: its bytes are not those that were written; delete it, then make it again")
+
+
+def _sealed(path: Path) -> tuple[int, bytes, bytes]:
+    """Where in the file its digest is (-1: nowhere), that digest, and the one of all other bytes."""
+    before, after = SEAL.encode().split(b"0" * 32)
+    with path.open("rb") as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return -1, b"", b""
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(before) + len(before)
+            if at < len(before):  # a bit of these words may be what is damaged, but not of both
+                at = content.find(after) - 32
+            if at < 0:
+                return -1, b"", b""
+            digest, found = hashlib.blake2b(digest_size=16), content[at : at + 32]
+            with memoryview(content) as view, view[:at] as head, view[at + 32 :] as tail:
+                for part in (head, b"0" * 32, tail):
+                    digest.update(part)
+            return at, found, digest.hexdigest().encode()
+
+
 def write_bytes(path: Path, content: bytes) -> None:
-    """The file with this content, atomically."""
+    """The file with this content, atomically; sealed, where it leaves a place for that."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+        if SEAL.encode() in content:
+            seal(temporary)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -162,11 +208,51 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
-    """An `.npz` of plain arrays (no pickle)."""
+    """An `.npz` of plain arrays (no pickle), sealed."""
     import numpy as np  # most who write files write no arrays, and it takes a while to load
 
-    with replacing(path) as temporary, temporary.open("wb") as stream:
-        np.savez_compressed(stream, allow_pickle=False, **arrays)
+    with replacing(path) as temporary:
+        with temporary.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.comment = SEAL.encode()
+        seal(temporary)
+
+
+def read_arrays(path: Path) -> "dict[str, np.ndarray]":
+    """The arrays of an `.npz` that `write_arrays` wrote; `UNREADABLE` has what is raised of a damaged one."""
+    import numpy as np
+
+    check_seal(path)
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+# --- What people's data asks for: files for their owner, cells that no spreadsheet runs
+
+_RUNS = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What is written meanwhile can be read by its owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def guarded(cell: Any) -> Any:
+    """A cell of a CSV; a text that a spreadsheet would run gets an apostrophe before it, which `unguarded` removes."""
+    runs = isinstance(cell, str) and _RUNS.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if runs else cell
+
+
+def unguarded(cell: str) -> str:
+    """The text behind a cell that `guarded` gave."""
+    return cell[1:] if cell.startswith("'") and _RUNS.match(cell) else cell
 
 
 # --- Every random stream comes from a seed and a name, so that nothing random ever needs to be saved

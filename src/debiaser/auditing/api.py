@@ -10,17 +10,18 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
@@ -38,11 +39,15 @@ from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
-from debiaser.io import make_folder
+from debiaser.io import make_folder, private
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
-from debiaser.learn.recipe import environment
+from debiaser.learn.recipe import Recipe, environment
+
+if TYPE_CHECKING:
+    from debiaser.methods.debias import Debiased
+    from debiaser.methods.task import Method
 
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
@@ -109,9 +114,9 @@ def make_request(options: dict[str, Any]) -> Request:
 
 
 def audit(
-    source: Any,
-    pred_probs: Any = None,
-    features: Any = None,
+    source: str | Path | pd.DataFrame | Dataset[Any] | Sequence[Any] | NDArray[Any] | Tensor,
+    pred_probs: ArrayLike | str | Path | None = None,
+    features: ArrayLike | str | Path | None = None,
     *,
     label: str | None = None,
     image: str | None = None,
@@ -169,7 +174,22 @@ def audit(
         return conclude(apply_marks(examined, read_marks(own, request)), request)
 
 
-def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> Any:
+@overload
+def debias(
+    model: nn.Module,
+    dataset: Any,
+    method: "Method | None" = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> "Debiased": ...
+
+
+@overload
+def debias(model: str | Path | pd.DataFrame, dataset: None = None, **options: Any) -> Findings: ...
+
+
+def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debiased | Findings":
     """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
 
     Args:
@@ -222,16 +242,6 @@ def find_groups(examined: Examined, request: Request) -> Groups | None:
         log.warning("%s", problem)
         examined.marks.notes.append(str(problem))
         return None
-
-
-@contextmanager
-def private() -> Iterator[None]:
-    """What is written meanwhile can be read by its owner only."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def read_subject(source: Any, request: Request, need_test: bool = False) -> Subject:

@@ -34,7 +34,7 @@ from debiaser.data.augment import Augmentation
 from debiaser.data.cache import load_arrays
 from debiaser.data.split import Split
 from debiaser.errors import INTERRUPTED, Problem
-from debiaser.io import derive, write_arrays
+from debiaser.io import Damaged, check_seal, derive, write_arrays
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.engine import steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
@@ -198,9 +198,10 @@ def read_predictions(own: Path) -> Predictions | None:
     if stored is None:
         return None
     try:
+        check_seal(own / "model.safetensors")
         with safetensors.safe_open(own / "model.safetensors", framework="pt"):  # its header and its length
             return Predictions(stored["rows"], stored["logits"], stored["length"])
-    except (OSError, KeyError, safetensors.SafetensorError) as error:
+    except (OSError, KeyError, Damaged, safetensors.SafetensorError) as error:
         log.warning("the model in %s is gone or damaged (%s); it is trained again", own, error)
         return None
 

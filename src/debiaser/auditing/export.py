@@ -1,5 +1,6 @@
 """A model that leaves the house: weights, how to feed it, and a card with the evidence; and what it answers later."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,6 @@ def export_model(folder: Path, name: str, examined: Examined, evaluation: Evalua
     subject, material = examined.subject, examined.trainer.material
     model = read_model(material, examined.trainer.folder / evaluation.candidates[name].keys[0][0])
     state = dict(model.state_dict())
-    write_tensors(folder / "model.safetensors", state)
     config = {
         "format": FORMAT,
         "debiaser": __version__,
@@ -75,7 +75,13 @@ def export_model(folder: Path, name: str, examined: Examined, evaluation: Evalua
         "data": subject.own.identity,
     }
     write_json(folder / "config.json", config)
+    write_tensors(folder / "model.safetensors", state, config=digest_of(folder / "config.json"))
     write_text(folder / "README.md", card(config, examined, evaluation, repair))
+
+
+def digest_of(path: Path) -> str:
+    """A digest of a file's bytes."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> str:
@@ -188,7 +194,13 @@ def read_exported(folder: Path) -> Exported:
 
 def _exported(folder: Path) -> Exported:
     config = json.loads((folder / "config.json").read_text())
-    state = read_tensors(folder / "model.safetensors").tensors
+    state, plain = read_tensors(folder / "model.safetensors")
+    digest = digest_of(folder / "config.json")
+    if plain.get("config", digest) != digest:
+        raise Problem(
+            f"{folder / 'config.json'} is damaged or was changed: it is not the one that was exported with the "
+            "weights; export the model again"
+        )
     how, size = config["preprocessing"], config["preprocessing"]["size"]
     if config["format"] != FORMAT or (config["kind"] == "image" and how["resize"] != RESIZED):
         raise Problem(f"{folder} was exported by another version of debiaser; export the model again")

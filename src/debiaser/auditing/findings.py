@@ -25,7 +25,7 @@ from debiaser.auditing.slices import WHOLE, find_slices
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.verdict import DEGENERATE, Examined
 from debiaser.data.own.rows import first
-from debiaser.io import make_folder, write_json, write_text
+from debiaser.io import guarded, make_folder, write_json, write_text
 from debiaser.learn.forward import call
 from debiaser.report.audit_page import MOST_SLICED, by_turns, write_audit_page
 
@@ -402,13 +402,14 @@ def write_audit(
     findings.summary["scores"] = str(folder / "scores.csv")
     lost = [{"id": each["id"], "path": "", "kind": "unreadable"} for each in findings.summary["unreadable"]]
     plain: dict[str, Any] = {"index": False, "lineterminator": "\n"}
-    scores = pd.DataFrame({name: findings.rows[name] for name in COLUMNS}).to_csv(float_format="%.6g", **plain)
-    lines = pd.DataFrame(lost, columns=COLUMNS).to_csv(header=False, **plain)
+    rows = pd.DataFrame({name: findings.rows[name] for name in COLUMNS}).map(guarded)
+    scores = rows.to_csv(float_format="%.6g", **plain)
+    lines = pd.DataFrame(lost, columns=COLUMNS).map(guarded).to_csv(header=False, **plain)
     write_text(folder / "scores.csv", scores + lines)
     weights = pd.DataFrame({"id": findings.rows["id"], "probability": drawing_weights(examined)[examined.pool]})
-    write_text(folder / "weights.csv", weights.to_csv(float_format="%.9g", **plain))
+    write_text(folder / "weights.csv", weights.map(guarded).to_csv(float_format="%.9g", **plain))
     asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
-    write_text(folder / "to_mark.csv", asked.to_csv(**plain))
+    write_text(folder / "to_mark.csv", asked.map(guarded).to_csv(**plain))
     write_json(folder / "audit.json", findings.summary)
     slices = findings.summary["slices"]
     samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from debiaser.data.own import OwnData
 from debiaser.errors import Problem
-from debiaser.io import numpy_stream
+from debiaser.io import numpy_stream, unguarded
 
 if TYPE_CHECKING:
     from debiaser.auditing.verdict import Examined
@@ -140,10 +140,10 @@ def read_lines(path: Path) -> list[Line]:
         raise Problem(f"{path} has no columns id and mark; {asked}")
     lines = []
     for row in rows:
-        mark = row["mark"].strip()
-        told = {name: row.get(name, "").strip() for name in ("label", "content")}
+        mark = unguarded(row["mark"].strip())
+        told = {name: unguarded(row.get(name, "").strip()) for name in ("label", "content")}
         if mark and (row.get("id") or told["content"]):
-            lines.append(Line(row.get("id", ""), WORDS.get(mark.lower(), mark), **told))
+            lines.append(Line(unguarded(row.get("id", "")), WORDS.get(mark.lower(), mark), **told))
     if not lines:
         raise Problem(f"{path} holds no marks: mark some samples in the page, and save them")
     return lines

@@ -22,7 +22,7 @@ from debiaser.cli import own as _own  # noqa: F401
 from debiaser.cli import paper as _paper  # noqa: F401
 from debiaser.cli import runs as _runs  # noqa: F401
 from debiaser.cli.app import ClickError, app, one_line
-from debiaser.errors import INTERRUPTED, Misuse, Problem, lack_of_memory
+from debiaser.errors import INTERRUPTED, TERMINATED, Misuse, Problem, lack_of_memory
 from debiaser.io import explain
 
 OUR_MISTAKE = 70
@@ -51,6 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C once more ends what is left to tidy, without a word
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
         complain("interrupted; what was done is kept, and the same command goes on from there")
+        code = TERMINATED if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not torchrun_rank() else code
     drop_unwritten()
     code = code if isinstance(code, int) else 0
     if torchrun_rank():
@@ -114,8 +115,13 @@ def handle_sigterm() -> None:
         )
 
     rank = torchrun_rank()
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which tells `main` what it was; a second one ends at once
+        raise KeyboardInterrupt
+
     if rank in ("", "0"):
-        signal.signal(signal.SIGTERM, end if rank else signal.default_int_handler)
+        signal.signal(signal.SIGTERM, end if rank else interrupt)
     else:
         logging.getLogger("debiaser").setLevel(logging.CRITICAL)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from platformdirs import user_cache_path
 
 from debiaser.errors import Misuse, Problem, printable
-from debiaser.io import UNREADABLE, explain, locked, make_folder
+from debiaser.io import UNREADABLE, explain, locked, make_folder, read_arrays
 
 Rows = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -68,6 +68,7 @@ class ArrayCache:
             os.preadv(files.values_stream.fileno(), [place.data], files.start + row * size)
         absent = np.flatnonzero(files.sums[rows] != _checksums(found))
         if len(absent):
+            self._tell_damage(rows[absent][files.sums[rows[absent]] != 0])
             found[absent] = compute(rows[absent])
             with suppress(OSError):
                 self._write(rows[absent], found[absent])
@@ -90,18 +91,32 @@ class ArrayCache:
             raise Misuse(f"there are no samples to compute {self.what} of; give at least one")
         with locked(self.path.with_name(f".{self.path.stem}.lock")):
             try:
-                if not self._files.sums[-1]:
+                if self._drop_damaged() or self._files.sums[-1] != 1:
                     self._complete(compute)
                 return np.load(self.path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
             except OSError as error:
                 raise explain(error, self.path) from error
 
-    def _complete(self, compute: Callable[[Rows], Iterable[tuple[Rows, Array]]]) -> None:
-        files, n = self._files, self.shape[0]
+    def _drop_damaged(self) -> bool:
+        """Whether any row, or the note that all are there, is not as it was written; such rows count as absent."""
+        files, n, found = self._files, self.shape[0], list[Rows]()
         there = np.flatnonzero(files.sums[:n])
         for part in np.split(there, range(CHECKED_AT_ONCE, len(there), CHECKED_AT_ONCE)):
-            damaged = part[files.sums[part] != _checksums(files.values[part])]
-            self._note(damaged, np.zeros(len(damaged), np.uint32))
+            found.append(part[files.sums[part] != _checksums(files.values[part])])
+        damaged = np.concatenate(found)
+        self._note(damaged, np.zeros(len(damaged), np.uint32))
+        if files.sums[-1] not in (0, 1) or (files.sums[-1] == 1 and len(there) < n):
+            damaged = np.append(damaged, np.flatnonzero(files.sums[:n] == 0))
+            log.warning("%s is damaged; what is missing in it is made again", self.path)
+        self._tell_damage(damaged)
+        return bool(len(damaged))
+
+    def _tell_damage(self, rows: Rows) -> None:
+        if len(rows):
+            log.warning("%s is damaged in %d of its rows; they are made again", self.path, len(rows))
+
+    def _complete(self, compute: Callable[[Rows], Iterable[tuple[Rows, Array]]]) -> None:
+        files, n = self._files, self.shape[0]
         absent = np.flatnonzero(files.sums[:n] == 0)
         for rows, values in compute(absent) if len(absent) else ():
             self._write(rows, values)
@@ -125,7 +140,10 @@ class ArrayCache:
         size, count = len(start) + math.prod(self.shape) * self.dtype.itemsize, self.shape[0] + 1
         ours = (values_stream.seek(0, os.SEEK_END), sums_stream.seek(0, os.SEEK_END)) == (size, 4 * count)
         values_stream.seek(0)
-        if not ours or values_stream.read(len(start)) != start:
+        began = values_stream.read(len(start))
+        if not ours or began != start:
+            if began.strip(b"\0"):
+                log.warning("%s is damaged, or was made otherwise; what was in it is made again", self.path)
             sums_stream.truncate(4 * count)
             sums_stream.seek(0)
             sums_stream.write(bytes(4 * count))  # in place: another process may have it mapped
@@ -170,8 +188,7 @@ def _checksums(rows: Array) -> npt.NDArray[np.uint32]:
 def load_arrays(path: Path) -> dict[str, Array] | None:
     """The arrays that were kept in an `.npz` with `io.write_arrays`; None where nothing is, or it is damaged (said)."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
+        return read_arrays(path)
     except FileNotFoundError:
         return None
     except UNREADABLE as error:

@@ -21,7 +21,7 @@ from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Package, Web
 from debiaser.data.sources import Published, Status, roots
 from debiaser.errors import Problem, brief
-from debiaser.io import UNREADABLE, write_arrays
+from debiaser.io import UNREADABLE, check_seal, write_arrays
 
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -116,6 +116,7 @@ def read_idx(path: Path, shape: Shape) -> Bytes:
 def read_npz(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Bytes]:
     """The named arrays of an `.npz`; none larger than its shape is unpacked, and pickled objects are never loaded."""
     try:
+        check_seal(path)
         with np.load(path, allow_pickle=False) as stored:
             for key, shape in shapes.items():
                 if stored.zip.getinfo(f"{key}.npy").file_size > math.prod(shape) + NPY_HEADER:

@@ -1,12 +1,16 @@
 """Thin adapters to people's own frameworks; each imports its framework only when it is itself imported."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Subset
 
 from debiaser.errors import Misuse, Problem
+from debiaser.learn.forward import fingerprint
+from debiaser.learn.gradient_norms import gradient_norms
 
 
 class Absent(Problem, ImportError):
@@ -36,8 +40,18 @@ def check_sampler(loader: Any, ours: Any, owner: str, remedy: str) -> None:
         raise Problem(f"the sampler of {owner} is not in use (the loader has: {kinds}): {remedy}")
 
 
-def check_scores(scores: Tensor, samples: int, where: str, remedy: str) -> Tensor:
-    """The scores that an interrupted training left, if they are those of this dataset."""
-    if len(scores) != samples:
-        raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {samples}; {remedy}")
+def check_scores(scores: Tensor, dataset: Any, known: str, where: str, remedy: str) -> Tensor:
+    """The scores that an interrupted training left, if they are those of this dataset, whose fingerprint was known."""
+    if len(scores) != len(dataset):
+        raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {len(dataset)}; {remedy}")
+    if known and known != fingerprint(dataset):
+        raise Misuse(f"{where} has scores of other samples than the dataset has now, or in another order; {remedy}")
     return scores
+
+
+def probe(model: nn.Module, dataset: Any, collate: Callable[[Any], Any] | None = None, **options: Any) -> None:
+    """Refuse, before anything is trained, a model, data or options that `gradient_norms` cannot score."""
+    if not len(dataset):
+        raise Misuse("the dataset has no samples; give it at least one")
+    few = Subset(dataset, range(min(2, len(dataset))))
+    gradient_norms(model, DataLoader(few, len(few), collate_fn=collate), shared=False, **options)

@@ -1,14 +1,16 @@
 """PGD inside a Lightning training: a callback that owns the sampler."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
-from debiaser.errors import Misuse
-from debiaser.integrations import check_sampler, check_scores, framework
+from debiaser.errors import Misuse, Problem
+from debiaser.integrations import check_sampler, check_scores, framework, probe
+from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
@@ -61,12 +63,13 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         p: which norm of the gradient.
         power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
+        parameters: whose gradient is meant, as in `gradient_norms`.
         seed: decides the draws.
         reset: the second step begins with a new optimiser and schedule.
 
     Raises:
         Misuse: values that cannot be meant, or a module whose loss is not found.
-        Problem: the training draws by another sampler.
+        Problem: the training draws by another sampler, or its loss is not the one that is replaced.
 
     >>> sampling = DebiasedSampling(dataset, biased_epochs=1)
     >>> trainer = lightning.Trainer(max_epochs=2, callbacks=[sampling], **quiet)
@@ -86,14 +89,18 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         head: str | None = None,
         seed: int = 0,
         reset: bool = True,
+        parameters: str | Callable[[str], bool] = "head",
     ) -> None:
         if biased_epochs < 1:
             raise Misuse(f"biased_epochs must be at least 1, got {biased_epochs}")
         self.dataset, self.biased_epochs, self.loss = dataset, biased_epochs, loss
-        self.p, self.power, self.head, self.reset = p, power, head, reset
+        self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
+        self.reset = reset
         self.gce = GCELoss(alpha)
         self.sampler = PhasedSampler(len(dataset), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
+        self._lost: Any = None  # where GCE lies in the graph of the first step
+        self._watch: Any = None  # that step is still to come
 
     @property
     def scores(self) -> Tensor | None:
@@ -113,8 +120,35 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                     f"{type(pl_module).__name__} has no module '{self.loss}' that computes its loss from logits and "
                     "labels; keep it as an attribute and name it: DebiasedSampling(..., loss='criterion')"
                 )
+            with self._converting(trainer, pl_module):
+                probe(pl_module, self.dataset, **self.norm)
             self._own_loss = getattr(pl_module, self.loss)
             setattr(pl_module, self.loss, self.gce)
+            self._lost = None
+            self._watch = self.gce.register_forward_hook(self._see)
+
+    def _see(self, _: nn.Module, __: Any, loss: Tensor) -> None:
+        """Keep what GCE gave, to find it in the loss of the step."""
+        self._lost = loss.grad_fn
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:  # noqa: ARG002
+        """Before the first step changes a weight: refuse a module that trains by another loss than the one replaced."""
+        if self._watch is None:
+            return
+        self._watch.remove()
+        self._watch = None
+        if self._lost is None or not leads_to(loss.grad_fn, self._lost):
+            raise Problem(
+                f"the training_step of {type(pl_module).__name__} does not use self.{self.loss}, which is GCE in the "
+                "first epochs: compute the loss with it, or name the module it uses: DebiasedSampling(..., loss=)"
+            )
+
+    @contextmanager
+    def _converting(self, trainer: Any, pl_module: Any) -> Iterator[None]:
+        """Inside, the module is given its inputs in 16 or 64 bits, where its weights are."""
+        convert = trainer.precision_plugin.convert_input
+        with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
+            yield
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Refuse to go on with another sampler than ours."""
@@ -123,9 +157,8 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """After the first step: scores, the module's own loss, and a new optimiser."""
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
-            convert = trainer.precision_plugin.convert_input  # to 16 or 64 bits, where the module's weights are
-            with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
-                self.sampler.scores = gradient_norms(pl_module, self.dataset, self.p, self.power, head=self.head)
+            with self._converting(trainer, pl_module):
+                self.sampler.scores = gradient_norms(pl_module, self.dataset, **self.norm)
             self._restore(pl_module)
             if self.reset:
                 trainer.strategy.setup_optimizers(trainer)
@@ -142,16 +175,33 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self._restore(pl_module)
 
     def _restore(self, pl_module: Any) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
         if self._own_loss is not None:
             setattr(pl_module, self.loss, self._own_loss)
             self._own_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores, for Lightning's checkpoint."""
-        return {"scores": self.scores}
+        """The scores and what they are of, for Lightning's checkpoint."""
+        return {"scores": self.scores, "dataset": None if self.scores is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            self.sampler.scores = check_scores(scores, len(self.dataset), "the checkpoint", remedy)
+            known = state_dict.get("dataset") or ""
+            self.sampler.scores = check_scores(scores, self.dataset, known, "the checkpoint", remedy)
+
+
+def leads_to(end: Any, node: Any) -> bool:
+    """Whether a node of autograd's graph lies on the way to this end."""
+    waiting, seen = [end], set()
+    while waiting:
+        each = waiting.pop()
+        if each is node:
+            return True
+        if each is not None and each not in seen:
+            seen.add(each)
+            waiting += [before for before, _ in each.next_functions]
+    return False

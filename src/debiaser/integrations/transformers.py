@@ -1,6 +1,8 @@
 """A Hugging Face Trainer that runs PGD's three steps on any classifier of transformers."""
 
 import copy
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from debiaser.errors import Misuse
-from debiaser.integrations import check_sampler, check_scores, framework
-from debiaser.io import write_arrays
+from debiaser.errors import Misuse, Problem, brief
+from debiaser.integrations import check_sampler, check_scores, framework, probe
+from debiaser.io import UNREADABLE, private, read_arrays, write_arrays
+from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import check_norm, gradient_norms
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
@@ -21,6 +24,7 @@ library = framework("transformers", "trainer")
 get_last_checkpoint: Any = framework("transformers.trainer_utils", "trainer").get_last_checkpoint
 
 SCORES = "debiaser_scores.npz"
+REMEDY = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
 
 
 class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
@@ -38,9 +42,11 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: which norm of the gradient.
         power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
+        parameters: whose gradient is meant, as in `gradient_norms`.
 
     Raises:
         Misuse: values that cannot be meant, or training data without a length.
+        Problem: (in `train`, before its first step) the model, data or loader cannot be scored or sampled.
 
     >>> trainer = DebiasedTrainer(model, args, train_dataset=dataset, biased_epochs=1)
     >>> output = trainer.train()
@@ -58,6 +64,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: float = 2,
         power: float = 1,
         head: str | None = None,
+        parameters: str | Callable[[str], bool] = "head",
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
@@ -67,7 +74,8 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
-        self.biased_epochs, self.p, self.power, self.head = biased_epochs, p, power, head
+        self.biased_epochs = biased_epochs
+        self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
         self.scores_: Tensor | None = None
         self.add_callback(OwnSampler(self))
 
@@ -79,22 +87,56 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             self.model = self.call_model_init(trial)
         kept = Path(self.args.output_dir) / SCORES
         resuming = bool(resume_from_checkpoint)
-        if resuming and kept.exists():
-            with np.load(kept, allow_pickle=False) as arrays:
-                scores = torch.from_numpy(arrays["scores"])
-            self.scores_ = check_scores(scores, len(self.train_dataset), str(kept), "use another output_dir")
+        under_way = isinstance(resume_from_checkpoint, str) or get_last_checkpoint(self.args.output_dir) is not None
+        if resuming and under_way and kept.exists():  # else the biased model is not at hand either
+            self.scores_ = self._read_scores(kept)
         else:
-            self._train_biased(resuming)  # step 1
             collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
+            self._probe(collate)
+            self._train_biased(resuming)  # step 1
             loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
-            self.scores_ = gradient_norms(self.model, loader, self.p, self.power, head=self.head)  # step 2
+            self.scores_ = gradient_norms(self.model, loader, **self.norm)  # step 2
             if self.args.process_index == 0:
-                write_arrays(kept, scores=self.scores_.numpy())
+                origin = {name: np.array(each) for name, each in self._origin().items()}
+                with private():
+                    write_arrays(kept, scores=self.scores_.numpy(), **origin)
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
         self.sampler_ = ScoreSampler(self.scores_, seed=self.args.seed, rank=0, world_size=1)
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
         return super().train(resume_from_checkpoint, trial, **named)  # step 3
+
+    def _origin(self) -> dict[str, str]:
+        """What decides the scores: the dataset, the network (not its weights, which are trained on) and the norm."""
+        shapes = [(name, tuple(each.shape)) for name, each in self.model.state_dict().items()]
+        return {
+            "dataset": fingerprint(self.train_dataset),
+            "model": hashlib.blake2b(repr(shapes).encode(), digest_size=10).hexdigest(),
+            "norm": repr({name: each for name, each in self.norm.items() if not callable(each)}),
+        }
+
+    def _read_scores(self, kept: Path) -> Tensor:
+        """The scores that an interrupted training left; those of other data, another network or norm are refused."""
+        remedy = "use another output_dir"
+        try:
+            arrays = read_arrays(kept)
+        except UNREADABLE as error:
+            raise Problem(f"{kept} is damaged ({brief(error)}); delete it, and train anew") from error
+        known = str(arrays.get("dataset", ""))
+        scores = check_scores(torch.from_numpy(arrays["scores"]), self.train_dataset, known, str(kept), remedy)
+        for name, each in self._origin().items():
+            if str(arrays.get(name, each)) != each:
+                raise Misuse(f"{kept} has scores of another {name}; {remedy}")
+        return scores
+
+    def _probe(self, collate: Any) -> None:
+        """Refuse what the later steps cannot do before the first one is made."""
+        probe(self.model, self.train_dataset, collate, **self.norm)
+        self.sampler_ = ScoreSampler(torch.ones(len(self.train_dataset)), rank=0, world_size=1)
+        try:
+            check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
+        finally:
+            self.sampler_ = None
 
     def call_model_init(self, trial: Any = None) -> Any:
         """A new model; in the last step, that of the first one, which is trained on."""
@@ -142,5 +184,4 @@ class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look for the sampler below whatever accelerate wrapped the loader in."""
         if self.trainer.sampler_ is not None:
-            remedy = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
-            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", remedy)
+            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from debiaser.errors import Problem
-from debiaser.io import locked, write_bytes
+from debiaser.io import SEAL, check_seal, locked, write_bytes
 
 log = logging.getLogger("debiaser")
 
@@ -48,18 +48,20 @@ def add_state(digest: hashlib.blake2b, state: Mapping[str, Any]) -> None:
 
 
 def write_tensors(path: Path, state: Mapping[str, Any], **plain: Any) -> None:
-    """A safetensors file, atomically, with plain values as JSON in its header."""
+    """A safetensors file, atomically and sealed, with plain values as JSON in its header."""
     other = [name for name, each in state.items() if not isinstance(each, Tensor)]
     if other:
         raise Problem(f"the network keeps no tensor under '{other[0]}' (get_extra_state); files hold tensors only")
-    write_bytes(path, save(detached(state), {"plain": json.dumps(plain)}))
+    write_bytes(path, save(detached(state), {"plain": json.dumps({**plain, "seal": SEAL})}))
 
 
 def read_tensors(path: Path) -> State:
-    """What `write_tensors` wrote."""
+    """What `write_tensors` wrote; a file that is not as it was written is refused."""
+    check_seal(path)
     with safetensors.safe_open(path, framework="pt") as stream:
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        return State(tensors, json.loads((stream.metadata() or {}).get("plain", "{}")))
+        plain = json.loads((stream.metadata() or {}).get("plain", "{}"))
+    return State(tensors, {name: each for name, each in plain.items() if name != "seal"})
 
 
 class Checkpoint:

@@ -22,6 +22,10 @@ PATIENCE = timedelta(days=1)  # the main process may wait long for a lock; one t
 DRIFT = 1e-3  # relative difference of weights between processes that is still rounding
 
 
+class Elsewhere(Problem):
+    """What another process said, or said otherwise; every process knows of it already."""
+
+
 class Lost(Problem):
     """Another process is gone; the one that failed gets some seconds to say why before torchrun ends all of them."""
 
@@ -64,6 +68,55 @@ class Processes:
                 f"the processes do not agree on {what}: start all of them with the same command, data and versions"
             )
 
+    def tell(self, error: str = "", common: str = "") -> None:
+        """Meet the other processes: raises where another brings an error, or not all bring the same `common`."""
+        if self.size == 1:
+            return
+        told = [("", "")] * self.size
+        with connected():
+            dist.all_gather_object(told, (error, common))
+        wrong = next((f"process {rank}: {text}" for rank, (text, _) in enumerate(told) if text), "")
+        if not error and (wrong or len(set(told)) > 1):
+            raise Elsewhere(
+                wrong or "the processes do not have the same weights, data and options; give every process the same"
+            )
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Where one process fails in the block, all do: none waits for it."""
+        try:
+            yield
+        except Elsewhere:
+            raise
+        except Exception as error:
+            self.tell(str(error) or type(error).__name__)
+            raise
+        self.tell()
+
+    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, each once every process has its next one: networks that talk in their forward pass need it."""
+        for batch in batches:
+            self.tell()
+            yield batch
+
+    @contextmanager
+    def same_buffers(self, model: nn.Module) -> Iterator[None]:
+        """Inside, all have the main process's buffers (BatchNorm's statistics), which are those that DDP saves."""
+        buffers = [] if self.size == 1 else list(model.buffers())
+        own = [each.detach().clone() for each in buffers]
+        for buffer, values in zip(buffers, self.from_main(lambda: [each.cpu() for each in own]), strict=True):
+            buffer.detach().copy_(values)
+        try:
+            yield
+        finally:
+            for buffer, values in zip(buffers, own, strict=True):
+                buffer.detach().copy_(values)
+
+    def share(self, n: int) -> Tensor:
+        """Our part of n numbers, as long as everyone's: all parts in order, the last number repeated, cover them."""
+        length = -(-n // self.size)
+        return torch.arange(self.rank * length, (self.rank + 1) * length).clamp(max=n - 1)
+
     def gather(self, rows: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
         """(n, ...) what all processes have, in the order of their numbers; `sizes`: how many each has, if known."""
         if self.size == 1:
@@ -72,12 +125,13 @@ class Processes:
             if sizes is None:
                 sizes = [0] * self.size
                 dist.all_gather_object(sizes, len(rows))
-            padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+            device = "cuda" if dist.get_backend() == "nccl" else rows.device  # nccl takes nothing from the CPU
+            padded = torch.zeros(max(sizes), *rows.shape[1:], dtype=rows.dtype, device=device)
             padded[: len(rows)] = rows
             received = [torch.empty_like(padded) for _ in sizes]
             # as bytes: any type, any value, unchanged
             dist.all_gather([each.view(-1).view(torch.uint8) for each in received], padded.view(-1).view(torch.uint8))
-        return torch.cat([each[:size] for each, size in zip(received, sizes, strict=True)])
+        return torch.cat([each[:size] for each, size in zip(received, sizes, strict=True)]).to(rows.device)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their mean over the processes, in place."""
@@ -134,6 +188,33 @@ def connected() -> Iterator[None]:
             f"another process of this job ended or cannot be reached ({(str(error).splitlines() or ['?'])[0][:80]}); "
             "what was done is kept: start the same command again, and it goes on from there"
         ) from error
+
+
+def initialised() -> Processes:
+    """The processes that torch.distributed connects, whoever initialised it; alone where nobody did."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 keeps a part of each weight in every process; refused where they are divided in another way."""
+    if initialised().size == 1:
+        return False
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    kept = [each for each in model.parameters() if isinstance(each, DTensor)]
+    parts = max((sum(placement.is_shard() for placement in each.placements) for each in kept), default=0)
+    is_fsdp = any(isinstance(each, FSDPModule) for each in model.modules())
+    if any(isinstance(each, FullyShardedDataParallel) for each in model.modules()):
+        raise Problem("FullyShardedDataParallel hides the weights that the scores need; shard with fully_shard (FSDP2)")
+    if kept and (parts > 1 or not is_fsdp):
+        raise Problem(
+            "the weights are divided by tensor parallelism, where all processes need the same samples; score a copy "
+            "of the model that is whole, or sharded with fully_shard alone"
+        )
+    return is_fsdp
 
 
 def launched() -> Processes:

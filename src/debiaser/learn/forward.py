@@ -1,23 +1,34 @@
 """A network and what it makes of data: calling it on any batch, its last linear layer, one pass over a dataset."""
 
+import hashlib
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from debiaser.data.split import Batch, Split, each_tensor
 from debiaser.errors import Misuse, Problem
 
 # Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
 
+LOOKED_AT = 16  # samples of a dataset that its fingerprint looks at
 LABELS = ("labels", "label")  # where a dictionary keeps the class number
 
 
@@ -103,25 +114,76 @@ def check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
 # Batches in dataset order from whatever people have: a Split, a Dataset of pairs or dictionaries, a DataLoader
 
 
-def as_batches(data: Any, batch_size: int) -> Iterator[Batch]:
-    """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader."""
+def as_batches(data: Any, batch_size: int, choose: Callable[[int], Tensor] | None = None) -> Iterator[Batch]:
+    """Batches in dataset order from a Split, a Dataset of (x, y) or of dictionaries, or an unshuffled DataLoader.
+
+    `choose` says which of so many samples are wanted.
+    """
+    source = readable(data, batch_size)
+    rows = choose(samples_in(source)) if choose else torch.arange(samples_in(source))
+    if isinstance(source, Split):
+        yield from map(source.batch, torch.split(rows, batch_size) if len(rows) else ())
+        return
+    first = 0
+    for item in part_of_loader(source, rows) if choose else source:
+        x, y = split_item(item)
+        yield Batch(x, y, rows[first : first + len(y)])
+        first += len(y)
+    if first != len(rows):
+        raise Problem(
+            f"the dataset has {len(rows)} samples and gave {first}: scores would belong to others; keep it unchanged "
+            "(and its collate_fn from dropping samples) while it is read"
+        )
+
+
+def readable(data: Any, batch_size: int) -> Split | DataLoader[Any]:
+    """What gives whole batches of this data in order."""
     if batch_size < 1:
         raise Misuse(f"batch_size must be at least 1, got {batch_size}")
     if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not sample by sample
-        data = Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
-    if isinstance(data, Split):
-        yield from data.batches(batch_size) if len(data) else ()
-        return
-    loader, first = as_loader(data, batch_size), 0
-    for item in loader:
-        x, y = split_item(item)
-        yield Batch(x, y, torch.arange(first, first + len(y)))
-        first += len(y)
-    if first != (samples := len(loader.dataset)):  # type: ignore[arg-type]
-        raise Problem(
-            f"the dataset has {samples} samples and gave {first}: scores would belong to others; keep it unchanged "
-            "(and its collate_fn from dropping samples) while it is read"
-        )
+        return Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
+    return data if isinstance(data, Split) else as_loader(data, batch_size)
+
+
+def samples_in(data: Any) -> int:
+    """How many samples a dataset, or that of a DataLoader, has."""
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+    return len(dataset)
+
+
+def fingerprint(dataset: Any) -> str:
+    """A name for a dataset: its length, and samples at some places; of those that differ when read again, the label."""
+    digest, many = hashlib.blake2b(str(len(dataset)).encode(), digest_size=10), len(dataset)
+    for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
+        first, again = words(dataset[row]), words(dataset[row])
+        digest.update(first if first == again else words(input_and_label(dataset[row])[1]))
+    return digest.hexdigest()
+
+
+def words(sample: Any) -> bytes:
+    """What a sample holds, as bytes that are the same in another process."""
+    if isinstance(sample, Mapping):
+        return b"".join(str(name).encode() + words(sample[name]) for name in sample)
+    if isinstance(sample, tuple | list):
+        return b"".join(map(words, sample))
+    if isinstance(sample, Tensor | np.ndarray):
+        values = np.ascontiguousarray(sample.detach().cpu().float() if isinstance(sample, Tensor) else sample)
+        return str(values.shape).encode() + values.tobytes()
+    tell = isinstance(sample, str | bytes | int | float | np.generic)
+    return (str(sample) if tell else type(sample).__name__).encode()
+
+
+def part_of_loader(loader: DataLoader[Any], rows: Tensor) -> DataLoader[Any]:
+    """A loader that gives these samples, in this order, as this one would."""
+    return DataLoader(
+        Subset(loader.dataset, rows.tolist()),
+        loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
 
 
 def part_of(batch: Batch, part: slice) -> Batch:
@@ -206,14 +268,19 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or (isinstance(module, CONVOLUTIONS) and set(module.kernel_size) == {1})
 
 
-def only_multiplies(layer: nn.Module, entering: Tensor, out: Tensor) -> bool:
+def whole(weight: Any) -> Any:
+    """The weight, gathered where FSDP2 keeps a part of it in every process."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+
+
+def only_multiplies(layer: Any, entering: Tensor, out: Tensor) -> bool:
     """Whether a linear layer gave what it gives if it is nothing else: a subclass or a hook may normalise or scale.
 
     Up to rounding; outputs that are not finite are for others to judge.
     """
-    kind = next(each for each in (nn.Linear, *CONVOLUTIONS) if isinstance(layer, each))
-    alike = entering.to(layer.weight.dtype)  # type: ignore[arg-type]  # the network may hold an autocast of its own
-    plain = kind.forward(layer, alike)  # type: ignore[arg-type]
+    weight, bias = whole(layer.weight), whole(layer.bias)
+    alike = entering.to(weight.dtype)  # the network may hold an autocast of its own
+    plain = F.linear(alike, weight, bias) if isinstance(layer, nn.Linear) else layer._conv_forward(alike, weight, bias)
     tolerance = 1e-4 + 16 * max(torch.finfo(out.dtype).eps, torch.finfo(plain.dtype).eps)
     apart, largest = (out.float() - plain.float()).abs(), plain.float().abs().amax()
     return not bool((apart > tolerance * largest).any())
@@ -275,25 +342,78 @@ def last_layer(model: nn.Module, batch: Batch) -> nn.Module:
 def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     """The linear layer whose output is the model's logits, found by watching two samples pass through.
 
-    With `shifted`, also one whose output a log-softmax follows.
+    With `shifted`, also one whose output a log-softmax follows, or that is pooled over positions as in decoders.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
+    wide: dict[nn.Module, int] = {}  # layers that give a vector per position, and the length of that vector
+    few = each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor)
 
     def see(layer: Any, _: Tensor, out: Tensor) -> None:
         if out.numel() <= max(2, len(out)) * len(layer.weight):  # one vector per sample
             seen.append((layer, out.detach().clone()))  # a copy, since what follows may be in place
+        elif isinstance(layer, nn.Linear) and out.ndim > 2:
+            wide[layer] = out.shape[-1]
 
     with watching(filter(is_linear, model.modules()), see):
-        logits = call(model, each_tensor(x, lambda tensor: tensor[:2] if tensor.ndim else tensor))
+        logits = call(model, few)
     found = [module for module, out in seen if same(out, logits)]
     if shifted and not found:
         found = [module for module, out in seen if same(out, logits, shifted)]
+    if shifted and not found:
+        found = [each for each, length in wide.items() if length == logits.shape[-1] and pooled_at(model, few, each)]
     if len(found) != 1:
         raise Problem(
             f"cannot tell which layer gives the logits {tuple(logits.shape)} ({len(found)} fit): name it with head=, "
             f"or its weight with parameters=; the linear layers: {linear_names(model)}"
         )
     return found[0]
+
+
+class Pooled(NamedTuple):
+    """The features (b, h) of a layer that runs at every position, pooled as the logits (b, k) are."""
+
+    features: Tensor
+    logits: Tensor
+    entering: Tensor
+    out: Tensor
+
+
+def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> Pooled | None:
+    """What a layer's positions come to where the logits are their weighted mean (of decoders: the last position's).
+
+    The weight of a position is the gradient of the logits in what the layer gave there, the same for every class.
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)  # until the caller's no_grad ends: only what follows the layer is recorded
+        leaf = out.detach().requires_grad_()
+        seen.append((args[0].detach(), leaf))
+        return leaf.clone()  # a copy, since what follows may be in place
+
+    with layer.register_forward_hook(hook), torch.inference_mode(False), torch.no_grad():
+        logits = call(model, x)
+    entering, out = seen[-1] if seen else (logits, logits)
+    rows, k = len(logits), logits.shape[-1]
+    fits = len(out) == rows and out.shape[-1] == k and logits.numel() == rows * k
+    if len(seen) != 1 or not fits or not logits.requires_grad:
+        return None
+    (slopes,) = torch.autograd.grad(logits, out, torch.ones_like(logits), allow_unused=True)
+    if slopes is None:
+        return None
+    weights, logits = slopes.reshape(rows, -1, k).float(), logits.detach().reshape(rows, -1)
+    mean = torch.einsum("btk,btk->bk", weights, out.detach().reshape(rows, -1, k).float())
+    tolerance = 1e-4 + 16 * torch.finfo(out.dtype).eps
+    fits = torch.allclose(mean, logits.float(), rtol=tolerance, atol=tolerance * float(logits.abs().max()))
+    even = bool((weights == weights[..., :1]).all()) and torch.allclose(
+        weights[..., 0].sum(1), weights.new_ones(rows), rtol=0, atol=tolerance
+    )
+    if not (fits and even):
+        return None
+    features = torch.einsum(
+        "bt,bth->bh", weights[..., 0].to(entering.dtype), entering.reshape(rows, weights.shape[1], -1)
+    )
+    return Pooled(features, logits, entering, out.detach())
 
 
 def without_head(model: nn.Module, x: Any) -> tuple[nn.Module, Tensor]:
@@ -328,6 +448,7 @@ class Head:
     layer: Any
     name: str
     is_proven: bool = False
+    is_pooled: bool = False  # it runs at every position, and the logits are pooled from what it gives
 
     @classmethod
     def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
@@ -351,24 +472,40 @@ class Head:
             small = out.numel() == len(out) * len(self.layer.weight)
             seen.append((entering, out.clone() if small else out))  # a copy, since what follows may be in place
 
+        if self.is_pooled:
+            return self.pooled(model, batch)
         with watching([self.layer], see):
             logits = call(model, batch.x)
         rows, (k, h) = len(batch), self.layer.weight.shape[:2]
         entering, out = seen[-1] if seen else (logits, logits)
         fits = len(seen) == 1 and entering.numel() == rows * h and out.numel() == rows * k  # h is less of a grouped one
-        if (
-            not fits
-            or not same(out, logits, shifted=True)
-            or not (self.is_proven or only_multiplies(self.layer, *seen[0]))
-        ):
-            weight = f"{self.name}.weight".lstrip(".")
-            raise Problem(
-                f"the layer '{self.name}' does not give the model's logits as the plain product of its weight and one "
-                f"feature per sample; name another with head=, or pass parameters='{weight}', "
-                "which takes a backward pass and asks nothing of the layer"
-            )
-        self.is_proven = True
+        if seen and len(seen) == 1 and not fits and out.numel() > rows * k:
+            self.is_pooled = True
+            return self.pooled(model, batch)
+        if not fits or not same(out, logits, shifted=True) or not self.multiplies(*seen[0]):
+            raise self.unfit()
         return at_least_single(entering.reshape(rows, -1)), at_least_single(logits.reshape(rows, -1))
+
+    def pooled(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """As `features_and_logits`, of a layer that runs at every position and is pooled afterwards."""
+        found = pooled_at(model, batch.x, self.layer)
+        if found is None or len(found.logits) != len(batch) or not self.multiplies(found.entering, found.out):
+            raise self.unfit()
+        return at_least_single(found.features), at_least_single(found.logits)
+
+    def multiplies(self, entering: Tensor, out: Tensor) -> bool:
+        """Whether the layer only multiplies; found out once."""
+        self.is_proven = self.is_proven or only_multiplies(self.layer, entering, out)
+        return self.is_proven
+
+    def unfit(self) -> Problem:
+        """The clear line for a layer that is not the last one, or is not linear."""
+        weight = f"{self.name}.weight".lstrip(".")
+        return Problem(
+            f"the layer '{self.name}' does not give the model's logits as the plain product of its weight and one "
+            f"feature per sample; name another with head=, or pass parameters='{weight}', "
+            "which takes a backward pass and asks nothing of the layer"
+        )
 
 
 # The one look: what a network makes of every sample, batch by batch

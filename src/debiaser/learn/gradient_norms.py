@@ -8,7 +8,8 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -20,7 +21,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch, each_tensor
 from debiaser.errors import Misuse, Problem
+from debiaser.io import numpy_stream
 from debiaser.learn import forward
+from debiaser.learn.distributed import ALONE, initialised, is_sharded
 from debiaser.learn.forward import CONVOLUTIONS, Outputs, at_least_single, bare, call, check_labels, part_of, pieces
 from debiaser.learn.losses import cross_entropy
 
@@ -101,6 +104,7 @@ def gradient_norms(
     head: nn.Module | str | None = None,
     batch_size: int = 256,
     chunk: int | None = None,
+    shared: bool = True,
 ) -> Tensor:
     """The norm of the gradient of cross-entropy, per sample: large where it goes against what the model has learnt.
 
@@ -117,13 +121,16 @@ def gradient_norms(
         head: the last linear layer or its name, where it cannot be found.
         batch_size: samples of a forward pass.
         chunk: samples of a backward pass at once; by default as many as fit into a fixed piece of memory.
+        shared: where torch.distributed is initialised, every process must make this call: each scores its part with
+            the buffers of process 0, and all get the same vector. False: this process scores all, by itself.
 
     Returns:
         A tensor (n,) on the CPU, in the order of the dataset.
 
     Raises:
         Misuse: the norm does not exist, or the dataset is empty.
-        Problem: no last layer is found, or a norm is not finite.
+        Problem: no last layer is found, a norm is not finite, the chosen parameters get no gradient, or the processes
+            differ in weights or data.
 
     Example:
         >>> import torch
@@ -134,11 +141,26 @@ def gradient_norms(
         >>> gradient_norms(model, TensorDataset(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])))
         tensor([0.7071, 1.4142])
     """
-    with forward.random_state_kept(forward.device_of(model)):  # a DataLoader draws a seed from the global generator
-        parts = list(norms_of(model, forward.as_batches(dataset, batch_size), p, power, bias, parameters, head, chunk))
-    if not parts:
-        raise Misuse("the dataset has no samples; give it at least one")
-    return checked(torch.cat(parts), p)
+    processes = initialised() if shared else ALONE
+    with forward.random_state_kept(forward.device_of(model)), processes.failing_together():  # a DataLoader draws a seed
+        samples = forward.samples_in(forward.readable(dataset, batch_size))
+        if not samples:
+            raise Misuse("the dataset has no samples; give it at least one")
+        batches = forward.as_batches(dataset, batch_size, processes.share if processes.size > 1 else None)
+        if is_sharded(model):
+            if parameters != "head":
+                raise Problem(
+                    "of a model that FSDP shards only parameters='head' can be scored; score a copy that is whole"
+                )
+            batches = processes.in_step(batches)
+        elif processes.size > 1:
+            weights = [float(each.detach().double().sum()) for each in model.parameters()]
+            processes.tell(common=repr((samples, batch_size, p, power, bias, weights)))
+        with processes.same_buffers(model):
+            parts = torch.cat(list(norms_of(model, batches, p, power, bias, parameters, head, chunk)))
+    scores = checked(processes.gather(parts)[:samples], p)
+    check_reached(float(scores.detach().max()), parameters)
+    return scores
 
 
 def norms_of(
@@ -162,14 +184,11 @@ def norms_of(
         raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
     if chunk is not None and chunk < 1:
         raise Misuse(f"chunk must be at least 1, got {chunk}")
-    network, way, size = bare(model), None, 1
-    chosen = choose(network, parameters)
-    for batch in batches:
+    network = bare(model)
+    backward = Backward(network, choose(network, parameters), p, chunk)
+    for number, batch in enumerate(batches):
         with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
-            batch = trackable(batch.to(device))
-            if way is None:
-                way, size = best_way(network, chosen, batch, p, chunk)
-            norms = torch.cat([way(network, chosen, piece, p).cpu() for piece in pieces(batch, size)])
+            norms = backward.norms(trackable(batch.to(device)), number)
         yield norms**power
 
 
@@ -185,13 +204,23 @@ def checked(scores: Tensor, p: float, first: int = 0) -> Tensor:
     return scores
 
 
+def check_reached(largest: float, parameters: str | Callable[[str], bool]) -> None:
+    """Refuse scores that say nothing, of parameters that do not take part."""
+    if largest == 0 and parameters != "head":
+        raise Problem(
+            "every gradient norm is 0: the loss does not depend on the chosen parameters, or the model fits every "
+            "sample perfectly; choose parameters that the forward pass uses"
+        )
+
+
 # Norms over any parameters, which take a backward pass: layer by layer, else by vmap, else one by one
 
 Chosen: TypeAlias = dict[str, nn.Parameter]
 Gradients: TypeAlias = dict[str, Tensor]  # by the parameter's name in its layer, each (b, ...)
 Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
 BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
-PROBE = 8  # samples on which the formulas are compared with autograd
+PROBE = 8  # samples on which the formulas are first compared with autograd
+RECHECKED = 3  # samples of every batch that are
 FORMULAS = (
     nn.Embedding,
     nn.GroupNorm,
@@ -229,25 +258,61 @@ def trackable(batch: Batch) -> Batch:
     return Batch(x, batch.y.clone(), batch.rows.clone())
 
 
-def best_way(model: nn.Module, chosen: Chosen, batch: Batch, p: float, chunk: int | None) -> tuple[Way, int]:
-    """The fastest way that gives what autograd gives on two samples of this batch, and how many samples at once.
+@dataclass(frozen=True)
+class Backward:
+    """The fastest way to the norms over the chosen parameters: by layer; else by vmap; else one pass per sample."""
 
-    By layer; else by vmap; else one backward pass per sample, which holds for every network.
-    """
-    few = part_of(batch, slice(0, chunk or PROBE))
-    ends = [part_of(few, slice(0, 1)), part_of(few, slice(len(few) - 1, None))]
-    alone = torch.cat([one_by_one(model, chosen, each, p) for each in ends])
-    tolerance = 1e-3 if all(each.element_size() >= 4 for each in chosen.values()) else 0.1
-    for name, way in (("by layer", by_layer), ("by vmap", by_vmap)):
-        try:
-            if torch.allclose(way(model, chosen, few, p)[[0, -1]], alone, rtol=tolerance, atol=0):
-                needed = bytes_by_layer(model, chosen, batch, p) if way is by_layer else bytes_by_vmap(chosen, batch)
-                return way, chunk or max(1, BUDGET // needed)
-            reason = "other norms than autograd's on the first samples"
-        except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", name, reason)
-    return one_by_one, 1
+    model: nn.Module
+    chosen: Chosen
+    p: float
+    chunk: int | None
+    sizes: dict[str, int] = field(default_factory=dict)  # samples a way takes at once; 0: it cannot do it at all
+
+    def norms(self, batch: Batch, number: int) -> Tensor:
+        """(b,) by the first way that gives what autograd gives on some samples, drawn anew for every batch.
+
+        What holds for one batch need not for the next: a network may sort its samples, or use a weight only at times.
+        """
+        drawn = sorted(numpy_stream(0, "checked", number).permutation(len(batch))[:RECHECKED].tolist())
+        ways: dict[str, Way] = {"by layer": by_layer, "by vmap": by_vmap}
+        for name, way in ways.items():
+            if self.sizes.get(name) == 0:
+                continue
+            with trying(name):
+                size = self.sizes[name] if name in self.sizes else self.first_size(name, way, batch)
+                norms = torch.cat([way(self.model, self.chosen, piece, self.p) for piece in pieces(batch, size)])
+                self.check(norms, batch, drawn)
+                return norms.cpu()
+        return one_by_one(self.model, self.chosen, batch, self.p).cpu()
+
+    def first_size(self, name: str, way: Way, batch: Batch) -> int:
+        """How many samples a way takes at once, if it can do the ends of a few samples."""
+        self.sizes[name] = 0
+        few = part_of(batch, slice(0, self.chunk or PROBE))
+        self.check(way(self.model, self.chosen, few, self.p), few, [0, len(few) - 1])
+        needed = bytes_by_vmap(self.chosen, batch)
+        if way is by_layer:
+            needed = bytes_by_layer(self.model, self.chosen, batch, self.p)
+        self.sizes[name] = self.chunk or max(1, BUDGET // needed)
+        return self.sizes[name]
+
+    def check(self, norms: Tensor, batch: Batch, rows: list[int]) -> None:
+        """Refuse norms that are not autograd's for these samples."""
+        ones = [part_of(batch, slice(row, row + 1)) for row in rows]
+        alone = torch.cat([one_by_one(self.model, self.chosen, one, self.p) for one in ones])
+        tolerance = 1e-3 if all(each.element_size() >= 4 for each in self.chosen.values()) else 0.1
+        if not torch.allclose(norms[rows], alone, rtol=tolerance, atol=1e-3 * tolerance * float(norms.detach().max())):
+            raise Uncovered("other norms than autograd's on some samples")
+
+
+@contextmanager
+def trying(way: str) -> Iterator[None]:
+    """What a way cannot do ends the block, and is said."""
+    try:
+        yield
+    except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", way, reason)
 
 
 def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
@@ -365,10 +430,27 @@ def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], l
     places: list[Any] = [run.edge for run in runs] + list(copies.values())
     if not places:
         raise Uncovered("no layer that holds a chosen parameter was called")
+    in_layers, used = Counter(name for run in runs for name in run.names.values()), uses(loss)
+    if apart := [name for name, each in chosen.items() if name not in copies and used[id(each)] > in_layers[name]]:
+        raise Uncovered(f"'{apart[0]}' is also used outside its layer")
     found = torch.autograd.grad(loss, places, allow_unused=True)
     for run, gradient in zip(runs, found, strict=False):
         run.gradient = gradient
     return runs, [each for each in found[len(runs) :] if each is not None]
+
+
+def uses(loss: Tensor) -> Counter[int]:
+    """How often each parameter, by its identity, enters the graph behind a loss."""
+    waiting, seen, found = [loss.grad_fn], set[Any](), Counter[int]()
+    while waiting:
+        node = waiting.pop()
+        for before, _ in node.next_functions if node is not None else ():
+            if (parameter := getattr(before, "variable", None)) is not None:
+                found[id(parameter)] += 1
+            elif before is not None and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+    return found
 
 
 def layers_of(model: nn.Module, chosen: Chosen) -> tuple[dict[nn.Module, dict[str, str]], Chosen]:

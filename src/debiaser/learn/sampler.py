@@ -2,19 +2,22 @@
 
 import hashlib
 import logging
+import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from debiaser.errors import Misuse
+from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream
 
-__all__ = ["IndexSampler", "ScoreSampler", "Shuffle", "effective_sample_size", "probabilities"]
+__all__ = ["IndexSampler", "ScoreSampler", "Shuffle", "debiased_loader", "effective_sample_size", "probabilities"]
 
 log = logging.getLogger("debiaser")
 Shares = NDArray[np.float64]
@@ -54,7 +57,8 @@ class ScoreSampler(Sampler[int]):
 
     A `DataLoader` takes it as `sampler=`. Each pass is a new draw, fixed by seed and epoch; `set_epoch` says which
     epoch the next pass is. Of several processes, each passes the samples at positions rank, rank + world_size, ... of
-    one and the same draw: the draw is that of a single process.
+    one and the same draw: the draw is that of a single process. A loader of another dataset, or one that accelerate
+    prepared and that would deal the samples of each process out once more, is refused when its pass begins.
 
     Args:
         scores: (n,) numbers of at least 0, as `gradient_norms` gives them.
@@ -67,6 +71,7 @@ class ScoreSampler(Sampler[int]):
 
     Raises:
         Misuse: the scores are no probabilities (negative, not finite, all 0), or a number cannot be meant.
+        Problem: (in a pass) the dataset has not as many samples as there are scores, or accelerate shares them anew.
 
     Example:
         >>> import torch
@@ -114,12 +119,28 @@ class ScoreSampler(Sampler[int]):
         return len(range(self.rank, self.num_samples, self.world_size))
 
     def __iter__(self) -> Iterator[int]:
+        self._check_loader()
         if self.num_samples % self.world_size:
             told = "%d samples do not divide among %d processes: some get one more; under DDP take another num_samples"
             log.warning(told, self.num_samples, self.world_size)
         self._pass, self._position, self._skip = self.epoch, self._skip, 0
         self.epoch += 1
         return self._rows(self._pass, self._position)
+
+    def _check_loader(self) -> None:
+        """Refuse a loader that would lose samples; a sampler is told of no loader, so those who ask are looked at."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            asking = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
+            if type(asking).__module__.startswith("accelerate.") and self.world_size > 1:
+                raise Problem(
+                    "accelerate deals this loader's batches out to the processes, and so does the sampler, so samples "
+                    "would vanish: give ScoreSampler(scores, rank=0, world_size=1) to a loader that is prepared"
+                )
+            if isinstance(asking, _BaseDataLoaderIter):
+                dataset: Any = asking._dataset
+                check_length(dataset, len(self.probabilities))
+            frame = frame.f_back
 
     def _rows(self, epoch: int, position: int) -> Iterator[int]:
         """This process's samples of the epoch, from a position on; how far they have come is kept for `state_dict`."""
@@ -175,6 +196,56 @@ class ScoreSampler(Sampler[int]):
     def effective_sample_size(self) -> float:
         """1 / sum of squared probabilities: how many equally likely samples would be as even as this."""
         return effective_sample_size(self.probabilities)
+
+
+def check_length(dataset: Any, scores: int) -> None:
+    """Refuse a dataset that has not as many samples as there are scores."""
+    if hasattr(dataset, "__len__") and len(dataset) != scores:
+        raise Problem(
+            f"there are {scores} scores, but the dataset has {len(dataset)} samples: score this dataset, in this order"
+        )
+
+
+def debiased_loader(
+    dataset: Any,
+    scores: ArrayLike | Tensor,
+    batch_size: int = 128,
+    num_samples: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> DataLoader[Any]:
+    """A DataLoader that draws samples by score, each pass anew; the one line where nothing is to be thought about.
+
+    Args:
+        dataset: what was scored, in the same order; it may augment.
+        scores: (n,) as `gradient_norms` or `read_scores` gives them.
+        batch_size: samples of a batch, in each process.
+        num_samples: how many samples a pass draws over all processes; by default n, less what does not divide.
+        seed: of the draws.
+        **options: others of DataLoader, such as num_workers.
+
+    Returns:
+        The loader; under torch.distributed every process gets its share of one draw. Do not let accelerate prepare it.
+
+    Raises:
+        Misuse: the options would replace the sampler.
+        Problem: there are not as many scores as samples.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from debiaser import debiased_loader
+        >>> loader = debiased_loader(TensorDataset(torch.arange(4)), [0.0, 1.0, 1.0, 2.0], batch_size=2)
+        >>> len(loader)
+        2
+    """
+    if taken := sorted({"shuffle", "sampler", "batch_sampler"} & options.keys()):
+        raise Misuse(f"debiased_loader draws by score, so {taken[0]}= cannot be given; make a DataLoader of your own")
+    values = probabilities(scores)
+    check_length(dataset, len(values))
+    _, world_size = place(None, None)
+    wanted = len(values) - len(values) % world_size if num_samples is None else num_samples
+    return DataLoader(dataset, batch_size, sampler=ScoreSampler(values, wanted, seed), **options)
 
 
 def probabilities(scores: ArrayLike | Tensor, temperature: float = 1, clip: float | None = None) -> Shares:

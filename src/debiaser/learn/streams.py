@@ -1,30 +1,45 @@
 """Scoring what does not fit into memory: a stream in, Parquet files of scores out, part by part, resumable.
 
 A folder of scores holds `part-00000.parquet` and so on (columns row, label, score) and `stream.json`, which says what
-they were made by and, once the stream has ended, how many samples there are.
+they were made by and, once the stream has ended, how many samples there are. Where another column is the key, as that
+of `debiaser.integrations.ray`, it stands in the place of row, and the parts have other names.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from debiaser import io
 from debiaser.data.split import Batch
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import Misuse, Problem, brief
 from debiaser.learn.checkpoint import add_state
-from debiaser.learn.forward import as_loader, bare, device_of, part_of, random_state_kept, split_item
-from debiaser.learn.gradient_norms import checked, choose, norms_of
+from debiaser.learn.forward import (
+    as_loader,
+    bare,
+    device_of,
+    input_and_label,
+    part_of,
+    pieces,
+    random_state_kept,
+    split_item,
+)
+from debiaser.learn.gradient_norms import check_reached, checked, choose, norms_of
 
+log = logging.getLogger("debiaser")
+READ_AT_ONCE = 32  # batches that are read from a Parquet file
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
+Columns = Mapping[str, NDArray[Any]]
 
 
 def score_stream(
@@ -43,7 +58,9 @@ def score_stream(
 
     Args:
         model: a classifier.
-        stream: any iterable of (x, y) or dictionaries, or a DataLoader, which gives batches of them.
+        stream: a Parquet file or a folder of such, whose column `label` or `labels` has the class numbers; a dataset of
+            Hugging Face; a DataLoader (of WebDataset, for instance), which gives batches; or any iterable of (x, y) or
+            dictionaries, sample by sample, which is the slowest.
         path: the folder, which gets Parquet files.
         batch_size: samples of a forward pass; that of a DataLoader counts instead.
         part_rows: samples of a file.
@@ -54,7 +71,7 @@ def score_stream(
 
     Raises:
         Misuse: the stream is empty, or a number cannot be meant.
-        Problem: the folder holds scores of another model or norm, or the stream is another.
+        Problem: the folder holds scores of another model or norm, or the stream has other labels than it had.
 
     Example:
         >>> import tempfile
@@ -72,40 +89,42 @@ def score_stream(
     if find_spec("pyarrow") is None:
         raise Problem(NO_ARROW)
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
-    with io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
+    with io.private(), io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         number = next(number for number in count() if not part_path(folder, number).exists())
         if number * part_rows >= notes.get("rows", float("inf")):
             return int(notes["rows"])
-        first, rows, held = number * part_rows, number * part_rows, list[pd.DataFrame]()
-        batches, labelled = tee(batches_of(stream, size, first))
+        first, rows, largest, held = number * part_rows, number * part_rows, 0.0, Held()
+        known = torch.from_numpy(column([part_path(folder, each) for each in range(number)], "label"))
+        batches, labelled = tee(batches_of(stream, size, known))
         for scores, batch in zip(norms_of(model, batches, **options), labelled, strict=True):
-            checked(scores, options.get("p", 2), rows)
-            columns = {"row": batch.rows, "label": batch.y.cpu(), "score": scores.float()}
-            held.append(pd.DataFrame({name: column.numpy() for name, column in columns.items()}))
+            held.add(batch.rows, batch.y, checked(scores, options.get("p", 2), rows))
             rows += len(batch)
             if rows - first >= part_rows:
-                held = [write_part(folder, number, held, part_rows)]
+                largest = max(largest, held.write(part_path(folder, number), part_rows))
                 first, number = first + part_rows, number + 1
         if not rows:
             raise Misuse("the stream has no samples; give it at least one")
-        io.write_json(folder / "stream.json", notes | {"rows": rows})  # first: a part that is shorter is the last one
+        keep_notes(folder, notes | {"rows": rows})  # first: a part that is shorter is the last one
         if rows > first:
-            write_part(folder, number, held, part_rows)
+            largest = max(largest, held.write(part_path(folder, number), part_rows))
+    check_reached(largest, options.get("parameters", "head"))
     return rows
 
 
-def read_scores(*paths: Path | str) -> Tensor:
-    """Read the scores that `score_stream` wrote.
+def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
+    """Read the scores that `score_stream`, or `score_dataset` of `debiaser.integrations.ray`, wrote.
 
     Args:
-        *paths: its folders.
+        *paths: their folders.
+        keys: the keys of the samples in the order that is wanted; by default that of the stream, or from the smallest
+            key to the largest.
 
     Returns:
-        A tensor (n,) of 32-bit floats: the scores of one folder after the other, each in the order of its stream.
+        A tensor (n,) of 32-bit floats: the scores of one folder after the other, or those of the keys.
 
     Raises:
-        Problem: a folder holds no scores, or they are not finished.
+        Problem: a folder holds no scores, they are not finished, a file of them is damaged, or a key has none.
 
     Example:
         >>> import tempfile
@@ -116,20 +135,37 @@ def read_scores(*paths: Path | str) -> Tensor:
         >>> read_scores(folder).shape
         torch.Size([5])
     """
-    scores: list[Tensor] = []
+    scores, known = list[NDArray[Any]](), list[NDArray[Any]]()
     for folder in map(Path, paths):
         notes = notes_in(folder)
         if "rows" not in notes:
             raise Problem(f"{folder} holds no finished scores; run score_stream to its end (it goes on where it was)")
-        for number in range(-(-notes["rows"] // notes["part_rows"])):
-            part = part_path(folder, number)
-            try:
-                scores.append(torch.tensor(pd.read_parquet(part, columns=["score"])["score"].to_numpy()))
-            except ImportError as error:
-                raise Problem(NO_ARROW) from error
-            except (OSError, ValueError) as error:
-                raise Problem(f"cannot read {part}: {error}; delete it, then run score_stream again") from error
-    return torch.cat(scores)
+        name = notes.get("key", "row")
+        parts = parts_in(folder) if "key" in notes else [part_path(folder, number) for number in range(parts_of(notes))]
+        found, of = column(parts, "score"), column(parts, name)
+        if len(of) != notes["rows"]:
+            raise Problem(f"{folder} has scores of {len(of)} samples, not {notes['rows']}; score them again")
+        order = np.argsort(of, kind="stable")
+        scores.append(found[order])
+        known.append(of[order])
+    return torch.from_numpy(np.concatenate(scores) if keys is None else of_keys(scores, known, np.asarray(keys)))
+
+
+def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray[Any]) -> NDArray[Any]:
+    """The scores of these keys."""
+    every, found = np.concatenate(known), np.concatenate(scores)
+    order = np.argsort(every, kind="stable")
+    every, found = every[order], found[order]
+    if (every[1:] == every[:-1]).any():
+        raise Problem("several samples have the same key, so scores cannot be told apart; take a key of each sample")
+    places = np.searchsorted(every, keys).clip(max=len(every) - 1)
+    absent = every[places] != keys
+    if absent.any():
+        raise Problem(
+            f"{int(absent.sum()):,} of {len(keys):,} samples have no score, the first with key {keys[absent][0]!r}: "
+            "score the data that they are in"
+        )
+    return found[places]
 
 
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
@@ -144,8 +180,14 @@ def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
-    if not part_path(folder, 0).exists():  # nothing is lost where nothing was finished
-        io.write_json(folder / "stream.json", notes)
+    for part in parts_in(folder):
+        try:
+            io.check_seal(part)
+        except io.Damaged as error:
+            log.warning("%s: it is made anew", error)
+            part.unlink()
+    if not parts_in(folder):  # nothing is lost where nothing was finished
+        keep_notes(folder, notes)
         return notes
     kept = notes_in(folder)
     if {**kept, "rows": 0} != {**notes, "rows": 0}:
@@ -157,20 +199,50 @@ def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
 def notes_in(folder: Path) -> dict[str, Any]:
     """What the folder says of its scores; nothing where it says nothing."""
     place = folder / "stream.json"
-    return dict(json.loads(place.read_text())) if place.is_file() else {}
+    if not place.is_file():
+        return {}
+    io.check_seal(place)
+    try:
+        notes: dict[str, Any] = dict(json.loads(place.read_text()))
+    except ValueError as error:
+        raise Problem(f"{place} is damaged ({brief(error)}); delete {folder}, then score again") from error
+    notes.pop("seal", None)
+    return notes
 
 
-def batches_of(stream: Any, size: int, done: int) -> Iterator[Batch]:
-    """The batches after the samples that are done."""
-    if isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
-        as_loader(stream, size)  # refuses one that shuffles
-    if not isinstance(stream, DataLoader):
-        items = iter(stream)
-        stream = map(default_collate, iter(lambda: list(islice(items, size)), []))
-    first = 0
-    for item in stream:
-        x, y = split_item(item)
-        before = max(0, done - first)
+def keep_notes(folder: Path, notes: dict[str, Any]) -> None:
+    """Write what the folder says of its scores."""
+    io.write_json(folder / "stream.json", notes | {"seal": io.SEAL})
+
+
+def column(parts: Iterable[Path], name: str) -> NDArray[Any]:
+    """One column of parts of scores, each checked; none has no rows."""
+    found = []
+    for part in parts:
+        try:
+            from pyarrow import parquet
+
+            io.check_seal(part)
+            found.append(parquet.ParquetFile(part).read([name]).column(name).to_numpy())
+        except ImportError as error:
+            raise Problem(NO_ARROW) from error
+        except (OSError, ValueError, KeyError) as error:
+            raise Problem(
+                f"cannot read {part}: {brief(error)}; delete it, then run score_stream again, which makes it anew"
+            ) from error
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def batches_of(stream: Any, size: int, known: Tensor) -> Iterator[Batch]:
+    """The batches after the samples that are done, whose labels are known."""
+    first, done = 0, len(known)
+    for x, y in whole_batches(stream, size):
+        before = min(len(y), max(0, done - first))
+        if not torch.equal(y[:before].cpu(), known[first : first + before]):
+            raise Problem(
+                f"the stream has other labels from sample {first} on than in the pass that was cut short; give the "
+                "same samples, or choose another folder"
+            )
         if before < len(y):
             yield part_of(Batch(x, y, torch.arange(first, first + len(y))), slice(before, None))
         first += len(y)
@@ -181,14 +253,110 @@ def batches_of(stream: Any, size: int, done: int) -> Iterator[Batch]:
         )
 
 
+def whole_batches(stream: Any, size: int) -> Iterator[tuple[Any, Tensor]]:
+    """Inputs and labels of batch after batch, read in whole batches where the stream can give them."""
+    if isinstance(stream, DataLoader):
+        if not isinstance(stream.dataset, IterableDataset):
+            as_loader(stream, size)  # refuses one that shuffles
+        yield from map(split_item, stream)
+    elif isinstance(stream, str | Path):
+        for columns in arrow_batches(Path(stream), size * READ_AT_ONCE):
+            x, y = split_columns(columns)
+            whole = Batch(x, y, y)
+            yield from ((part.x, part.y) for part in pieces(whole, size))
+    elif hasattr(stream, "with_format") and hasattr(stream, "iter"):  # of Hugging Face, in memory or streamed
+        yield from map(split_item, stream.with_format("torch").iter(size))
+    else:
+        items = iter(stream)
+        yield from (split_item(default_collate(part)) for part in iter(lambda: list(islice(items, size)), []))
+
+
+def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
+    """The columns of a Parquet file, or of all in a folder in the order of their names, some samples at a time."""
+    if not path.exists():
+        raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
+    try:
+        from pyarrow import dataset
+    except ImportError as error:
+        raise Problem(NO_ARROW) from error
+    files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
+    if not files:
+        raise Misuse(f"there is no Parquet file in {path}")
+    for batch in dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2):
+        if len(batch):
+            yield {name: as_numpy(each) for name, each in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def as_numpy(values: Any) -> NDArray[Any]:
+    """(n, ...) an Arrow array; lists of one length become rows."""
+    width = len(values.flatten()) // max(1, len(values)) if hasattr(values, "flatten") else 0
+    if not hasattr(values, "offsets") and not hasattr(values.type, "list_size"):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    if hasattr(values, "offsets") and (np.diff(values.offsets.to_numpy()) != width).any():
+        return np.asarray(values.to_numpy(zero_copy_only=False))  # of several lengths: an array of arrays
+    return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), width)
+
+
+def split_columns(columns: Columns, key: str | None = None) -> tuple[Any, Tensor]:
+    """Inputs and labels of some rows of a table: one column of inputs as such, several by their names."""
+    x, y = input_and_label(columns)
+    x = {name: numbers(name, each) for name, each in x.items() if name != key}
+    inputs = next(iter(x.values())) if len(x) == 1 else x
+    return split_item((inputs, torch.from_numpy(np.array(y))))
+
+
+def numbers(name: str, values: NDArray[Any]) -> Tensor:
+    """A column as a tensor."""
+    try:
+        stacked = np.stack(list(values)) if values.dtype == object else values
+        return torch.from_numpy(stacked if stacked.flags.writeable else stacked.copy())
+    except (TypeError, ValueError) as error:
+        raise Misuse(
+            f"the column '{name}' holds no numbers of one shape ({brief(error)}); leave it out, or give a function "
+            "that makes inputs of the columns"
+        ) from None
+
+
+class Held:
+    """Scores that are not yet in a file."""
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, rows: Tensor, labels: Tensor, scores: Tensor) -> None:
+        """One batch more."""
+        self.columns.append((rows, labels.cpu(), scores.detach().float()))
+
+    def write(self, path: Path, rows: int) -> float:
+        """Write the first so many of them to a part; the largest score."""
+        whole = [torch.cat(each) for each in zip(*self.columns, strict=True)]
+        write_part(path, **dict(zip(("row", "label", "score"), (each[:rows].numpy() for each in whole), strict=True)))
+        first, second, third = (each[rows:] for each in whole)
+        self.columns = [(first, second, third)]
+        return float(whole[2].max())
+
+
+def write_part(path: Path, **columns: NDArray[Any]) -> None:
+    """A Parquet file of these columns, atomically and sealed."""
+    import pyarrow
+    from pyarrow import parquet
+
+    with io.replacing(path) as temporary:
+        table = pyarrow.table(columns).replace_schema_metadata({"debiaser": io.SEAL})
+        parquet.write_table(table, temporary, compression="none", use_dictionary=False)
+        io.seal(temporary)
+
+
+def parts_of(notes: Mapping[str, Any]) -> int:
+    """How many parts the scores of a stream have."""
+    return -(-int(notes["rows"]) // int(notes["part_rows"]))
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """All parts of scores in a folder."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
 def part_path(folder: Path, number: int) -> Path:
     """Where a part of the scores is."""
     return folder / f"part-{number:05d}.parquet"
-
-
-def write_part(folder: Path, number: int, held: list[pd.DataFrame], rows: int) -> pd.DataFrame:
-    """Write so many of these scores; the others."""
-    table = pd.concat(held, ignore_index=True)
-    with io.replacing(part_path(folder, number)) as temporary:
-        table[:rows].to_parquet(temporary, index=False)
-    return table[rows:]

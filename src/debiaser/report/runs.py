@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from debiaser.errors import Problem
-from debiaser.io import UNREADABLE
+from debiaser.io import UNREADABLE, read_arrays
 
 Result = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -150,5 +150,5 @@ def _read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Arrays:
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        return {name: np.asarray(archive[name]) for name in names}
+    archive = read_arrays(path)
+    return {name: archive[name] for name in names}

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from debiaser.errors import Problem
-from debiaser.io import UNREADABLE, python, surroundings, write_json
+from debiaser.io import UNREADABLE, python, read_arrays, surroundings, write_json
 from debiaser.learn.recipe import Recipe
 from debiaser.paper.results import problem_with, table
 from debiaser.paper.settings import SETTINGS
@@ -231,7 +231,6 @@ def add_fisher(folder: Path, result: Result, data: Path | None = None) -> Result
     Each training sample counts as often as the method drew it: h(x) of PGD, all alike for Vanilla (the paper's figure
     `invq_compare`). The last layer's matrix is singular, so the inverse is damped, by the same numbers always (D37).
     """
-    import numpy as np
     import safetensors
     import torch
 
@@ -247,8 +246,7 @@ def add_fisher(folder: Path, result: Result, data: Path | None = None) -> Result
     net = normalised(new_net(spec.net, len(benchmark.classes), 0), SETTINGS[spec.dataset].normalise)
     try:
         net.load_state_dict(read_tensors(folder / "model.safetensors").tensors)
-        with np.load(folder / "vectors.npz", allow_pickle=False) as archive:
-            weights = torch.from_numpy(archive["probability"])
+        weights = torch.from_numpy(read_arrays(folder / "vectors.npz")["probability"])
     except (*UNREADABLE, safetensors.SafetensorError) as error:
         raise Problem(f"the files in {folder} are damaged ({error}); remove that folder and run it again") from error
     fisher = head_fisher(look(net, benchmark.train.batches(EVALUATION_BATCH)), weights)

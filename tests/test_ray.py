@@ -1,0 +1,79 @@
+"""Scores by Ray on two local workers: those of one process, keyed, resumable, refused where they are stale."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+pytest.importorskip("ray", reason="ray is not installed (pip install 'debiaser[ray]'): this test did not run")
+
+import pyarrow
+import ray
+from pyarrow import parquet
+
+from debiaser import ScoreSampler, gradient_norms, read_scores
+from debiaser.errors import Misuse, Problem
+from debiaser.integrations.ray import score_dataset
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # workers are interpreters of their own, which start slowly
+N = 500
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 * 2**20)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+
+
+def write(path: Path, x: Tensor, y: Tensor, keys: np.ndarray) -> Path:
+    rows = pyarrow.FixedSizeListArray.from_arrays(x.flatten().numpy(), x.shape[1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table({"x": rows, "label": y.numpy(), "name": keys}), path)
+    return path
+
+
+def test_scores_of_two_workers(cluster: None, tmp_path: Path) -> None:
+    """Equal to direct scoring, whatever order the files come in; a second call makes only what is missing."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(N, 6, generator=generator), torch.arange(N) % 3
+    keys = np.array([f"sample {row:03d}" for row in range(N)])
+    for part in range(4):
+        rows = slice(part * 125, (part + 1) * 125)
+        write(tmp_path / "data" / f"{part}.parquet", x[rows], y[rows], keys[rows])
+    options = {"key": "name", "cpus": 0.5, "part_rows": 50, "batch_size": 32}
+    out, truth = tmp_path / "scores", gradient_norms(network(), TensorDataset(x, y))
+    assert score_dataset(tmp_path / "data", network(), out, **options) == N
+    mixed = np.random.default_rng(0).permutation(N)
+    assert torch.allclose(read_scores(out, keys=keys[mixed]), truth[mixed], rtol=1e-5)
+    assert torch.allclose(read_scores(out), truth, rtol=1e-5), "from the smallest key on"
+    assert len(ScoreSampler(read_scores(out, keys=keys))) == N
+    parts = sorted(out.glob("part-*"))
+    before = {part: part.stat().st_mtime_ns for part in parts}
+    parts[0].unlink()
+    damaged = bytearray(parts[1].read_bytes())
+    damaged[len(damaged) // 2] ^= 4
+    parts[1].write_bytes(damaged)
+    with pytest.raises(Problem, match="is damaged"):
+        read_scores(out)
+    assert score_dataset(ray.data.read_parquet(str(tmp_path / "data")), network, out, **options) == N
+    assert torch.allclose(read_scores(out), truth, rtol=1e-5)
+    assert sum(part.stat().st_mtime_ns == before.get(part) for part in out.glob("part-*")) == len(parts) - 2
+    with pytest.raises(Problem, match="no score, the first with key 'sample 999'"):
+        read_scores(out, keys=np.array(["sample 001", "sample 999"]))
+    with pytest.raises(Problem, match="scores of another model"):
+        score_dataset(tmp_path / "data", nn.Linear(6, 3), out, **options)
+    with pytest.raises(Misuse, match="no column 'id'"):
+        score_dataset(tmp_path / "data", network(), out)
+    with pytest.raises(Misuse, match="leave none of 2 to read with"):
+        score_dataset(tmp_path / "data", network(), out, key="name", cpus=1)
