@@ -85,8 +85,8 @@ BUDGET = {
     "cli": 1136,
     "data": 3413,
     "integrations": 308,
-    "learn": 2269,
-    "methods": 1225,
+    "learn": 2273,
+    "methods": 1243,
     "paper": 2915,
     "report": 1486,
 }
