@@ -319,6 +319,16 @@ def test_l1_leaves_weights_at_zero_and_is_optimal() -> None:
             assert objective(standard + step * np.eye(8)[k]) >= objective(standard) - 1e-3
 
 
+def test_dfr_chooses_its_strength_by_the_worst_group(small_task: Callable[..., Task]) -> None:
+    """One that leaves weights: with few samples in a group the smaller of the authors' leave all at 0."""
+    task = small_task()
+    task.recipe = Recipe(epochs=8, batch_size=32, lr=0.05)
+    model, least = DFR(held_out=0.5).fit(task), DFR(held_out=0.5, strength=0.001).fit(task)
+    x = task.train.read(torch.arange(N))
+    right = [float((net(x).argmax(1) == task.train.y).double().mean()) for net in (model, least)]
+    assert right[1] < 0.5 < 0.7 < right[0]
+
+
 def test_differences_are_medians_of_wrong_less_right() -> None:
     features = np.array([[1.0, 5], [3, 1], [9, 2], [4, 4], [2, 0], [7, 7]])
     labels, answers = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 0, 2])

@@ -80,14 +80,14 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 281,
-    "auditing": 4020,
-    "cli": 1150,
-    "data": 3720,
-    "integrations": 308,
-    "learn": 2290,
-    "methods": 1225,
-    "paper": 2990,
+    "(top)": 336,
+    "auditing": 4038,
+    "cli": 1151,
+    "data": 3728,
+    "integrations": 478,
+    "learn": 2675,
+    "methods": 1236,
+    "paper": 2987,
     "report": 1490,
 }
 

@@ -4,6 +4,7 @@ A last layer is the weights (k, h) and biases (k,) of a linear map from features
 inside. `strength` is the inverse strength of regularisation (scikit-learn's C) at weights of mean 1.
 """
 
+import warnings
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ class LogisticFit:
 
     def fit(self, weight: Vector | None = None, rows: Rows | None = None) -> LastLayer:
         """The last layer under weights (n,) of the samples, or on some of them."""
+        from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
@@ -42,7 +44,9 @@ class LogisticFit:
         biases[there] = 0.0
         if len(there) > 1:
             sparse: Any = {"l1_ratio": 1, "solver": "saga", "random_state": 0} if self.l1 else {}
-            found = LogisticRegression(C=self.strength, max_iter=STEPS, **sparse).fit(x, y, even)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the last step is as good as any other stop
+                found = LogisticRegression(C=self.strength, max_iter=STEPS, **sparse).fit(x, y, even)
             both = len(found.classes_) == 2
             weights[found.classes_] = np.vstack([-found.coef_, found.coef_]) / 2 if both else found.coef_
             cut = found.intercept_
@@ -57,14 +61,14 @@ class LogisticFit:
         logits = logits - logits.max(1, keepdims=True)
         return np.asarray(np.log(np.exp(logits).sum(1)) - np.take_along_axis(logits, self.y[:, None], 1)[:, 0])
 
-    def balanced_subsets(self, groups: Rows, seed: int) -> LastLayer:
+    def balanced_subsets(self, groups: Rows, seed: int, subsets: int = SUBSETS) -> LastLayer:
         """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
         stream, members = (
             numpy_stream(seed, "balanced subsets"),
             [np.flatnonzero(groups == g) for g in np.unique(groups)],
         )
         size = min(map(len, members))
-        drawn = [np.concatenate([stream.permutation(each)[:size] for each in members]) for _ in range(SUBSETS)]
+        drawn = [np.concatenate([stream.permutation(each)[:size] for each in members]) for _ in range(subsets)]
         layers = [self.fit(rows=np.sort(rows)) for rows in drawn]
         return np.mean([each for each, _ in layers], 0), np.mean([each for _, each in layers], 0)
 

@@ -6,10 +6,14 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from debiaser.learn.groups import balancing_weights, consecutive
+from debiaser.io import numpy_stream
+from debiaser.learn.forward import Outputs
+from debiaser.learn.groups import Groups, balancing_weights, consecutive
 from debiaser.learn.last_layer import LogisticFit
 from debiaser.methods.frozen import plain_network
 from debiaser.methods.task import Method, Task, bounded, choice
+
+STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # the authors' for Waterbirds
 
 
 @dataclass(frozen=True)
@@ -17,8 +21,8 @@ class DFR(Method):
     """Plain training, then a new last layer on subsets in which all known groups are as large: it uses group labels.
 
     held_out: share of each class that the network does not see and the last layer is fitted on (0: on all that it
-    saw); penalty: of the logistic regression; strength: its inverse strength of regularisation (scikit-learn's C);
-    augment: in training.
+    saw); penalty: of the logistic regression; strength: its inverse strength of regularisation (scikit-learn's C), None
+    for the one that does best on the worst group of one half when fitted on the other; augment: in training.
 
     >>> method = DFR(strength=0.1)  # `debiaser train waterbirds --method dfr --set strength=0.1`
     """
@@ -27,7 +31,7 @@ class DFR(Method):
 
     held_out: float = bounded(0.2, at_least=0, below=1)
     penalty: str = choice("l1", "l2")
-    strength: float = bounded(0.1, above=0)
+    strength: float | None = bounded(None, above=0)
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
@@ -39,7 +43,24 @@ class DFR(Method):
         weights = np.zeros(len(known))
         weights[rows] = balancing_weights(groups)
         task.journal.note("weight", weights)
-        classes = seen.logits.shape[1]
-        fits = LogisticFit(seen.features.numpy(), seen.labels.numpy(), classes, self.strength, l1=self.penalty == "l1")
         with task.journal.timed("last layer"):
+            fits = self.regression(seen, self.strength or self.best_strength(seen, groups, task.seed))
             return network.with_last_layer(*fits.balanced_subsets(groups, task.seed))
+
+    def regression(self, seen: Outputs, strength: float) -> LogisticFit:
+        """Logistic regressions on these samples."""
+        features, labels = seen.features.numpy(), seen.labels.numpy()
+        return LogisticFit(features, labels, seen.logits.shape[1], strength, l1=self.penalty == "l1")
+
+    def best_strength(self, seen: Outputs, groups: Groups, seed: int) -> float:
+        """Fitted on one half: the strength that is best on the worst group of the other, then on the mean of groups."""
+        first = numpy_stream(seed, "dfr halves").random(len(groups)) < 0.5
+        one, two = (Outputs(seen.features[half], seen.logits[half], seen.labels[half]) for half in (first, ~first))
+        others = consecutive(groups[~first])
+        found: list[tuple[float, float, float]] = []
+        for strength in STRENGTHS:
+            weights, biases = self.regression(one, strength).balanced_subsets(consecutive(groups[first]), seed, 1)
+            right = (two.features.numpy() @ weights.T + biases).argmax(1) == two.labels.numpy()
+            accuracy = np.bincount(others, right) / np.bincount(others)
+            found.append((float(accuracy.min()), float(accuracy.mean()), strength))
+        return max(found)[2]

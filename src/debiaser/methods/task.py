@@ -34,7 +34,7 @@ log = logging.getLogger("debiaser")
 LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
 
-def bounded(default: float, **limits: float) -> Any:
+def bounded(default: float | None, **limits: float) -> Any:
     """A field of a method that must be a finite number: `above` or `at_least`, and `below` or `at_most` a limit."""
     return field(default=default, metadata={"limits": limits})
 
