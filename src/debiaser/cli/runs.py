@@ -163,8 +163,8 @@ def make_runs(specs: list[Any], out: Path, data: Path | None, device: str, quiet
 def summarise(run: Any) -> dict[str, Any]:
     """What `--json` shows of a run."""
     names = ("dataset", "method", "rho", "seed", "recipe", "metrics", "seconds", "rows", "samples_seen", "published")
-    names += ("there",) * ("there" in run.result)
-    return {**{name: run.result[name] for name in names}, "run_dir": str(run.folder), "resumed": run.resumed}
+    part = {"there": run.result["there"]} if "there" in run.result else {}
+    return {**{name: run.result[name] for name in names}, **part, "run_dir": str(run.folder), "resumed": run.resumed}
 
 
 def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
