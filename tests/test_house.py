@@ -80,12 +80,12 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 258,
-    "auditing": 3980,
-    "cli": 1136,
-    "data": 3410,
-    "integrations": 308,
-    "learn": 2260,
+    "(top)": 322,
+    "auditing": 3993,
+    "cli": 1140,
+    "data": 3423,
+    "integrations": 478,
+    "learn": 2644,
     "methods": 790,
     "paper": 2856,
     "report": 1475,
