@@ -85,7 +85,7 @@ BUDGET = {
     "cli": 1151,
     "data": 3728,
     "integrations": 478,
-    "learn": 2675,
+    "learn": 2676,
     "methods": 1236,
     "paper": 2987,
     "report": 1490,

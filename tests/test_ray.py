@@ -53,7 +53,8 @@ def test_scores_of_two_workers(cluster: None, tmp_path: Path) -> None:
         write(tmp_path / "data" / f"{part}.parquet", x[rows], y[rows], keys[rows])
     options = {"key": "name", "cpus": 0.5, "part_rows": 50, "batch_size": 32}
     out, truth = tmp_path / "scores", gradient_norms(network(), TensorDataset(x, y))
-    assert score_dataset(tmp_path / "data", network(), out, **options) == N
+    blocks = ray.data.read_parquet(str(tmp_path / "data"), override_num_blocks=4)  # for both workers
+    assert score_dataset(blocks, network(), out, **options) == N
     mixed = np.random.default_rng(0).permutation(N)
     assert torch.allclose(read_scores(out, keys=keys[mixed]), truth[mixed], rtol=1e-5)
     assert torch.allclose(read_scores(out), truth, rtol=1e-5), "from the smallest key on"

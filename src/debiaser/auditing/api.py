@@ -115,8 +115,8 @@ def make_request(options: dict[str, Any]) -> Request:
 
 def audit(
     source: str | Path | pd.DataFrame | Dataset[Any] | Sequence[Any] | NDArray[Any] | Tensor,
-    pred_probs: ArrayLike | str | Path | None = None,
-    features: ArrayLike | str | Path | None = None,
+    pred_probs: ArrayLike | None = None,
+    features: ArrayLike | None = None,
     *,
     label: str | None = None,
     image: str | None = None,

@@ -162,10 +162,11 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
     absent = every[places] != keys
     if absent.any():
         raise Problem(
-            f"{int(absent.sum()):,} of {len(keys):,} samples have no score, the first with key {keys[absent][0]!r}: "
-            "score the data that they are in"
+            f"{int(absent.sum()):,} of {len(keys):,} samples have no score, the first with key "
+            f"{keys[absent].tolist()[0]!r}: score the data that they are in"
         )
-    return found[places]
+    wanted: NDArray[Any] = found[places]
+    return wanted
 
 
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
