@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debiaser.auditing.candidates import World, calibrated
+from debiaser.auditing.candidates import World
 from debiaser.auditing.propagation import column_groups, propagate_marks
 from debiaser.errors import Problem
+from debiaser.learn.guard import calibrated
 from debiaser.learn.last_layer import LogisticFit, equal_groups
 
 N = 600

@@ -16,6 +16,7 @@ _HOMES = {  # of the others, which are methods: the module of that name
     "debiaser.learn.recipe": ("Recipe",),
     "debiaser.learn.sampler": ("ScoreSampler",),
     "debiaser.learn.streams": ("read_scores", "score_stream"),
+    "debiaser.methods.guarded": ("GuardedPGD",),
 }
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PGD",
     "Disen",
     "GCELoss",
+    "GuardedPGD",
     "LfF",
     "Recipe",
     "ScoreSampler",
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from debiaser.methods.disen import Disen
     from debiaser.methods.eiil import EIIL
     from debiaser.methods.george import GEORGE
+    from debiaser.methods.guarded import GuardedPGD
     from debiaser.methods.jtt import JTT
     from debiaser.methods.lff import LfF
     from debiaser.methods.pgd import PGD

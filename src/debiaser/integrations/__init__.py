@@ -3,10 +3,15 @@
 import importlib
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from debiaser.errors import Misuse, Problem
+from debiaser.learn import forward
+from debiaser.learn.gradient_norms import checked, grad_norm
+from debiaser.learn.guard import Comparison, compare, guarded_shares
 
 
 class Absent(Problem, ImportError):
@@ -41,3 +46,36 @@ def check_scores(scores: Tensor, samples: int, where: str, remedy: str) -> Tenso
     if len(scores) != samples:
         raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {samples}; {remedy}")
     return scores
+
+
+MAX_COST = 25.0  # points of accuracy that drawing by score may cost
+STATE = ("scores", "shares", "answers")  # what an interrupted training needs, one number per sample each
+
+
+def score_and_guard(
+    model: nn.Module, dataset: Any, p: float, power: float, head: str | None, guard: bool
+) -> dict[str, Tensor]:
+    """(n,) gradient norms, shares of the draws (guarded, else the norms), and the biased model's answers: one pass."""
+    score, seen = grad_norm(p, power), list[tuple[Tensor, ...]]()
+    device = forward.device_of(model)
+    with forward.random_state_kept(device):
+        for each in forward.look(model, forward.as_batches(dataset, 256), head, device):
+            seen.append((score(each).cpu(), each.logits.argmax(1).cpu(), each.labels.cpu()))
+    scores, answers, y = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    shares = checked(scores, p)
+    if guard:
+        found = guarded_shares(y.numpy(), (answers != y).numpy(), np.maximum(scores.double().numpy(), 1e-8))
+        shares = torch.from_numpy(found)
+    return {"scores": scores, "shares": shares, "answers": answers}
+
+
+def warn_of_inversion(model: nn.Module, dataset: Any, head: str | None, biased: Tensor, then: str) -> Comparison:
+    """How the model does on the training data beside the biased model's answers (n,); warns where it is dangerous."""
+    device = forward.device_of(model)
+    with forward.random_state_kept(device):
+        looked = forward.look(model, forward.as_batches(dataset, 256), head, device)
+        seen = [(each.logits.argmax(1).cpu(), each.labels.cpu(), each.logits.shape[1]) for each in looked]
+    answers, y = (torch.cat([each[part] for each in seen]).numpy() for part in (0, 1))  # type: ignore[misc]
+    found = compare(biased.numpy(), answers, y, None, int(seen[0][2]), MAX_COST)
+    found.warn(then)
+    return found

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from debiaser.errors import Misuse
-from debiaser.integrations import check_sampler, check_scores, framework
-from debiaser.learn.gradient_norms import gradient_norms
+from debiaser.integrations import STATE, check_sampler, check_scores, framework, score_and_guard, warn_of_inversion
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
@@ -28,7 +28,7 @@ class PhasedSampler(Sampler[int]):
     def __init__(self, num_samples: int, seed: int = 0) -> None:
         self.num_samples, self.seed, self.epoch = num_samples, seed, 0
         self.rank, self.size = 0, 1
-        self.scores: Tensor | None = None
+        self.scores: Tensor | None = None  # what samples are drawn by
 
     def __len__(self) -> int:
         return self.num_samples // self.size
@@ -51,7 +51,10 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     """Trains the first epochs with GCE, scores every sample, then draws samples by score: PGD in one `Trainer.fit`.
 
     The training's loader must use `sampler`; if Lightning replaced it (as it does under DDP unless
-    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints.
+    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints. Draws are
+    guarded: classes alike, at most half of a class's for samples that the biased model misclassifies, scores tempered.
+    After the training, `comparison` has both models' accuracies on the dataset, and `biased_state` the weights before
+    the second step.
 
     Args:
         dataset: what is trained on, for the scores: pairs of input and label, if possible without augmentation.
@@ -63,6 +66,10 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         head: the name of the last layer, where it cannot be found.
         seed: decides the draws.
         reset: the second step begins with a new optimiser and schedule.
+        guard: False draws by the scores alone, as the paper does.
+
+    Warns:
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on the dataset.
 
     Raises:
         Misuse: values that cannot be meant, or a module whose loss is not found.
@@ -86,11 +93,15 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         head: str | None = None,
         seed: int = 0,
         reset: bool = True,
+        guard: bool = True,
     ) -> None:
         if biased_epochs < 1:
             raise Misuse(f"biased_epochs must be at least 1, got {biased_epochs}")
         self.dataset, self.biased_epochs, self.loss = dataset, biased_epochs, loss
-        self.p, self.power, self.head, self.reset = p, power, head, reset
+        self.p, self.power, self.head, self.reset, self.guard = p, power, head, reset, guard
+        self.comparison: Comparison | None = None
+        self.biased_state: dict[str, Tensor] | None = None
+        self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
         self.gce = GCELoss(alpha)
         self.sampler = PhasedSampler(len(dataset), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
@@ -98,7 +109,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     @property
     def scores(self) -> Tensor | None:
         """(n,) how strongly every sample goes against the biased model; None before there are any."""
-        return self.sampler.scores
+        return None if self._found is None else self._found["scores"]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Put GCE in the place of the module's loss, unless the first step is over."""
@@ -125,17 +136,25 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             convert = trainer.precision_plugin.convert_input  # to 16 or 64 bits, where the module's weights are
             with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
-                self.sampler.scores = gradient_norms(pl_module, self.dataset, self.p, self.power, head=self.head)
+                found = score_and_guard(pl_module, self.dataset, self.p, self.power, self.head, self.guard)
+            self._found, self.sampler.scores = found, found["shares"]
+            self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
             if self.reset:
                 trainer.strategy.setup_optimizers(trainer)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The module has its own loss again, however far it came."""
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The module has its own loss again, however far it came; how it does now is compared."""
         self._restore(pl_module)
-        if self.scores is None:
+        if self._found is None:
             told = "the training ended before biased_epochs=%d were over: the model is the biased one; train longer"
             log.warning(told, self.biased_epochs)
+        elif "answers" in self._found:
+            convert = trainer.precision_plugin.convert_input
+            with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
+                then = "the weights before it drew by score are in biased_state"
+                answers = self._found["answers"]
+                self.comparison = warn_of_inversion(pl_module, self.dataset, self.head, answers, then)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""
@@ -147,11 +166,15 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             self._own_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores, for Lightning's checkpoint."""
-        return {"scores": self.scores}
+        """The scores, what is drawn by, and the biased model's answers, for Lightning's checkpoint."""
+        return {name: None if self._found is None else self._found[name] for name in STATE}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            self.sampler.scores = check_scores(scores, len(self.dataset), "the checkpoint", remedy)
+            check_scores(scores, len(self.dataset), "the checkpoint", remedy)
+            self._found = {
+                name: state_dict[name] for name in STATE if name in state_dict
+            }  # older ones have scores alone
+            self.sampler.scores = self._found.get("shares", scores)

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debiaser.errors import Misuse
-from debiaser.integrations import check_sampler, check_scores, framework
+from debiaser.integrations import check_sampler, check_scores, framework, score_and_guard, warn_of_inversion
 from debiaser.io import write_arrays
-from debiaser.learn.gradient_norms import check_norm, gradient_norms
+from debiaser.learn.gradient_norms import check_norm
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
 
@@ -28,7 +29,9 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
 
     `scores_` (n,) is in the order of train_dataset, and kept in output_dir; `train(resume_from_checkpoint=True)` goes
     on in whichever training was interrupted. At every epoch the sampler is looked for in the loader, and `train` stops
-    if something replaced it.
+    if something replaced it. Draws are guarded: classes alike, at most half of a class's for samples that the biased
+    model misclassifies, scores tempered. Afterwards `comparison_` has both models' accuracies on train_dataset, and
+    `biased_state_` the weights of the first training.
 
     Args:
         *args: those of Trainer; its `args` describe the second training.
@@ -38,6 +41,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: which norm of the gradient.
         power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
+        guard: False draws by the scores alone, as the paper does.
+
+    Warns:
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on train_dataset.
 
     Raises:
         Misuse: values that cannot be meant, or training data without a length.
@@ -58,6 +65,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         p: float = 2,
         power: float = 1,
         head: str | None = None,
+        guard: bool = True,
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
@@ -67,8 +75,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
-        self.biased_epochs, self.p, self.power, self.head = biased_epochs, p, power, head
+        self.biased_epochs, self.p, self.power, self.head, self.guard = biased_epochs, p, power, head, guard
         self.scores_: Tensor | None = None
+        self.biased_state_: dict[str, Tensor] | None = None
+        self.comparison_: Comparison | None = None
         self.add_callback(OwnSampler(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **named: Any) -> Any:
@@ -79,22 +89,28 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             self.model = self.call_model_init(trial)
         kept = Path(self.args.output_dir) / SCORES
         resuming = bool(resume_from_checkpoint)
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
+        loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
         if resuming and kept.exists():
             with np.load(kept, allow_pickle=False) as arrays:
-                scores = torch.from_numpy(arrays["scores"])
-            self.scores_ = check_scores(scores, len(self.train_dataset), str(kept), "use another output_dir")
+                found = {name: torch.from_numpy(each) for name, each in arrays.items()}
+            check_scores(found["scores"], len(self.train_dataset), str(kept), "use another output_dir")
         else:
             self._train_biased(resuming)  # step 1
-            collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
-            loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
-            self.scores_ = gradient_norms(self.model, loader, self.p, self.power, head=self.head)  # step 2
+            found = score_and_guard(self.model, loader, self.p, self.power, self.head, self.guard)  # step 2
+            self.biased_state_ = {name: each.cpu().clone() for name, each in self.model.state_dict().items()}
             if self.args.process_index == 0:
-                write_arrays(kept, scores=self.scores_.numpy())
+                write_arrays(kept, **{name: each.numpy() for name, each in found.items()})
+        self.scores_, shares = found["scores"], found.get("shares", found["scores"])
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
-        self.sampler_ = ScoreSampler(self.scores_, seed=self.args.seed, rank=0, world_size=1)
+        self.sampler_ = ScoreSampler(shares, seed=self.args.seed, rank=0, world_size=1)
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
-        return super().train(resume_from_checkpoint, trial, **named)  # step 3
+        output = super().train(resume_from_checkpoint, trial, **named)  # step 3
+        if "answers" in found:
+            then = "the weights of the first training are in biased_state_"
+            self.comparison_ = warn_of_inversion(self.model, loader, self.head, found["answers"], then)
+        return output
 
     def call_model_init(self, trial: Any = None) -> Any:
         """A new model; in the last step, that of the first one, which is trained on."""

@@ -35,17 +35,18 @@ class IndexSampler(Protocol):
 
 
 class Shuffle:
-    """Every sample once, in an order of its own each epoch."""
+    """Every sample, or each of these `rows`, once in an order of its own each epoch."""
 
-    def __init__(self, n: int, seed: int = 0) -> None:
-        self.n, self.seed = n, seed
+    def __init__(self, n: int, seed: int = 0, rows: NDArray[np.int64] | None = None) -> None:
+        self.n, self.seed, self.rows = n if rows is None else len(rows), seed, rows
 
     @property
     def identity(self) -> bytes:
-        return f"shuffle {self.n} {self.seed}".encode()
+        return f"shuffle {self.n} {self.seed}".encode() + (b"" if self.rows is None else self.rows.tobytes())
 
     def draw(self, epoch: int) -> Tensor:
-        return torch.from_numpy(numpy_stream(self.seed, "shuffle", epoch).permutation(self.n))
+        order = numpy_stream(self.seed, "shuffle", epoch).permutation(self.n)
+        return torch.from_numpy(order if self.rows is None else self.rows[order])
 
 
 class ScoreSampler(Sampler[int]):

@@ -10,6 +10,7 @@ from debiaser.errors import Misuse, Problem, known
 
 # Each in the module of its name, which is imported when it is asked for.
 METHODS = {name.lower(): name for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")}
+METHODS["guarded"] = "GuardedPGD"
 
 
 def find_method(name: str) -> Any:

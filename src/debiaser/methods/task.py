@@ -24,6 +24,7 @@ from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.forward import Outputs, look
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
@@ -31,7 +32,7 @@ from debiaser.learn.sampler import IndexSampler
 LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
 
-def bounded(default: float, **limits: float) -> Any:
+def bounded(default: float | None, **limits: float) -> Any:
     """A field of a method that must be a finite number: `above` or `at_least`, and `below` or `at_most` a limit."""
     return field(default=default, metadata={"limits": limits})
 
@@ -79,13 +80,17 @@ class Method:
 class Journal:
     """What happened: vectors over the training samples, seconds per stage, one row per epoch, and the stages' keys.
 
-    Each key says whether its stage is the run's own, which no other run may use.
+    Each key says whether its stage is the run's own, which no other run may use. `told` has sentences on what was
+    decided, `models` those that were compared, by name, and `comparison` how.
     """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     history: list[engine.Row] = field(default_factory=list)
     stages: dict[str, bool] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    models: dict[str, nn.Module] = field(default_factory=dict, repr=False)
+    comparison: Comparison | None = None
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
         """Keep one number per training sample under this name."""
