@@ -80,13 +80,13 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 258,
-    "auditing": 3980,
+    "(top)": 266,
+    "auditing": 3960,
     "cli": 1136,
     "data": 3410,
-    "integrations": 308,
-    "learn": 2260,
-    "methods": 790,
+    "integrations": 366,
+    "learn": 2442,
+    "methods": 928,
     "paper": 2856,
     "report": 1475,
 }

@@ -170,7 +170,7 @@ class CrossFitted:
             logits = features[asked] @ weights.T + biases
             exp = np.exp(logits - logits.max(1, keepdims=True))
             found[asked] += exp / exp.sum(1, keepdims=True)
-        return found / found.sum(1, keepdims=True)
+        return np.asarray(found / found.sum(1, keepdims=True))
 
 
 def thinned(learnt: Mask, misclassified: Mask, shares: Vector, stream: np.random.Generator) -> tuple[Rows, Vector]:

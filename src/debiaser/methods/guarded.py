@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser.data.split import Split
 from debiaser.io import numpy_stream
 from debiaser.learn.groups import balancing_weights
-from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, choose_strength, compare, doubt_labels
+from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, Vector, choose_strength, compare, doubt_labels
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded
@@ -49,7 +49,7 @@ class GuardedPGD(Method):
         """The debiased network, or vanilla where that is the safer one; both are kept in the journal."""
         y, stream = task.train.y.numpy(), numpy_stream(task.seed, "guarded")
         half = halves(y, 0.0 if task.valid else self.held_out, stream)
-        if len(y) < FEWEST or len(np.unique(y)) < 2:
+        if len(y) < FEWEST or len(np.unique(y)) < 2 or not (task.valid or (half < 0).any()):
             return self.undecided(task, f"{len(y)} samples of {len(np.unique(y))} classes are too few to hold any out")
         biased = [self.fit_biased(task, y, half == which, stage) for which, stage in enumerate(HALVES)]  # step 1
         crossed = cross_fitted(task, biased, y, half)  # step 2: one forward pass each
@@ -69,15 +69,17 @@ class GuardedPGD(Method):
             note(task, crossed, 0)
         better = f"gains {found.gain:.1f} ± {found.error:.1f} points in mean cell accuracy on {found.samples} held-out "
         better += f"samples and costs {found.cost:.1f} on all of them"
-        task.journal.told.append(f"the debiased model {better}: {'kept' if found.helped else 'vanilla is used'}")
+        kept = "kept" if found.helped else f"vanilla is used{f', since {found.danger}' if found.danger else ''}"
+        task.journal.told.append(f"the debiased model {better}: {kept}")
         return debiased if found.helped else vanilla
 
     def fit_biased(self, task: Task, y: Rows, learnt: Mask, stage: str) -> nn.Module:
         """A model that leans on the shortcut, trained on one half, all classes drawn alike."""
         even = np.zeros(len(y))
         even[learnt] = balancing_weights(np.unique(y[learnt], return_inverse=True)[1])
-        draws = ScoreSampler(even, int(learnt.sum()), seed=task.seed)
-        return task.fit(Supervised(task.new_model(), gce(self.alpha)), stage, draws)
+        draws, stages = ScoreSampler(even, int(learnt.sum()), seed=task.seed), task.recipe.stages
+        alike = replace(task.recipe, stages={stage: stages.get(HALVES[0], {}), **stages})  # both halves as "biased"
+        return replace(task, recipe=alike).fit(Supervised(task.new_model(), gce(self.alpha)), stage, draws)
 
     def fit_vanilla(self, task: Task, rows: Rows) -> nn.Module:
         """Plain training on what is not held out."""
@@ -115,7 +117,7 @@ def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
     return half
 
 
-def probabilities(task: Task, model: nn.Module, split: Split) -> np.ndarray:
+def probabilities(task: Task, model: nn.Module, split: Split) -> Vector:
     """(n, k) what a network says of a split's samples."""
     return np.asarray(F.softmax(task.outputs(model, split).logits.double(), 1).numpy())
 

@@ -71,7 +71,7 @@ def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tupl
         # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
         ("paper", "eiil"): {"reference": {"epochs": 10}},
         ("fast", "pgd"): {"biased": first, "debiased": second},
-        ("fast", "guarded"): {"biased": first, "biased again": first, "debiased": second},
+        ("fast", "guarded"): {"biased": first, "debiased": second},
         ("fast", "jtt"): {"identification": first, "final": second},
         **{("fast", each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
     }
@@ -202,7 +202,7 @@ DIGITS = Setting(
     recipes={"paper": CMNIST_PAPER, "fast": Recipe(name="fast", epochs=30, batch_size=64, lr=0.05)},
     stages={
         ("fast", "pgd"): {"biased": {"epochs": 4}, "debiased": {"epochs": 56}},  # docs/recipes.md
-        ("fast", "guarded"): {"biased": {"epochs": 4}, "biased again": {"epochs": 4}, "debiased": {"epochs": 56}},
+        ("fast", "guarded"): {"biased": {"epochs": 4}, "debiased": {"epochs": 56}},
         ("paper", "jtt"): JTT_PAPER,
     },
 )

@@ -11,6 +11,7 @@ Row = dict[str, Any]
 Found = Mapping[str, Any]
 
 METHODS = {name.lower(): name for name in ("Vanilla", "LfF", "JTT", "Disen", "EIIL", "CNC", "GEORGE", "BPA", "PGD")}
+METHODS["guarded"] = "Guarded PGD"
 HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
 ACCURACIES = tuple(HEADINGS)
 SCORE_METRICS = ("score_auroc", "score_average_precision", "score_conflicting_mass", "score_effective_sample_size")
