@@ -171,12 +171,12 @@ def test_what_comes_out_of_debias() -> None:
     assert done.model is (done.debiased if done.comparison and done.comparison.helped else done.vanilla)
 
 
-def test_plain_pgd_that_inverts_the_rule_is_told_and_replaced() -> None:
+def test_plain_pgd_that_inverts_the_rule_is_told() -> None:
     x, y, _ = two_features(1500, 0.4, 0.5)
     data = TensorDataset(torch.tensor(x), torch.tensor(y))
     with pytest.warns(DebiasingWarning, match="below chance"):
         done = debias(network(), data, PGD(), FAST)
-    assert done.model is done.vanilla and done.debiased is not None and done.comparison is not None
+    assert done.model is done.debiased and done.vanilla is not None and done.comparison is not None
     assert min(done.comparison.debiased) < 50 < min(done.comparison.vanilla)
 
 

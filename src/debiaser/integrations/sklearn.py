@@ -46,7 +46,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: as everywhere in scikit-learn.
 
     Warns:
-        DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_.
+        DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_, unless another method
+            was asked for by name.
 
     Raises:
         Misuse: (in `fit`) a module that is no network or gives fewer logits than classes, or values out of bounds.

@@ -102,9 +102,9 @@ class GuardedPGD(Method):
         """Both models on samples that none has seen: validation data, or what was held out."""
         split = task.valid or task.train.subset(torch.from_numpy(np.flatnonzero(half < 0)))
         chances = [probabilities(task, each, split) for each in biased]
-        answers = [probabilities(task, each, split).argmax(1) for each in (vanilla, debiased)]
+        before, after = (probabilities(task, each, split).argmax(1) for each in (vanilla, debiased))
         y, classes = split.y.numpy(), chances[0].shape[1]
-        return compare(*answers, y, np.mean(chances, 0).argmax(1) != y, classes, self.max_cost)
+        return compare(before, after, y, np.mean(chances, 0).argmax(1) != y, classes, self.max_cost)
 
 
 def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
