@@ -57,15 +57,28 @@ def measure(n: int, noise: float, rho: float, seed: int, plain_pgd: bool = False
     return {**facts, "difference": found["guarded"] - better, "told": list(kept.told_)}
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The worst difference from the better plain classifier, the lowest accuracy, and the mean gain by rho."""
-    gains = {str(rho): [each["difference"] for each in rows if each["rho"] == rho] for rho in RHO}
+    gains = {str(rho): [each["difference"] for each in runs if each["rho"] == rho] for rho in RHO}
     return {
-        "worst_difference": min(each["difference"] for each in rows),
-        "lowest_accuracy": min(each["unbiased"]["guarded"] for each in rows),
+        "worst_difference": min(each["difference"] for each in runs),
+        "lowest_accuracy": min(each["unbiased"]["guarded"] for each in runs),
         "mean_difference_by_rho": {rho: float(np.mean(each)) for rho, each in gains.items() if each},
-        "settings": len(rows),
+        "runs": len(runs),
     }
+
+
+def by_setting(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row per setting: means over seeds, and the worst difference."""
+    settings: dict[tuple[float, ...], list[dict[str, Any]]] = {}
+    for each in runs:
+        settings.setdefault((each["n"], each["core_noise"], each["rho"]), []).append(each)
+    rows = []
+    for (n, noise, rho), each in sorted(settings.items()):
+        means = {name: f"{np.mean([one['unbiased'][name] for one in each]):.1f}" for name in each[0]["unbiased"]}
+        row = {"samples": f"{n:,}", "core noise": f"{noise:g}", "rho": f"{rho:.0%}", "seeds": str(len(each)), **means}
+        rows.append({**row, "worst difference": f"{min(one['difference'] for one in each):+.1f}"})
+    return rows
 
 
 def main() -> None:
@@ -75,17 +88,17 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--pgd", action="store_true", help="plain PGD beside it")
     given = parser.parse_args()
-    rows = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
-    done = {(each["n"], each["core_noise"], each["rho"], each["seed"]) for each in rows}
+    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else []
+    done = {(each["n"], each["core_noise"], each["rho"], each["seed"]) for each in runs}
     warnings.simplefilter("ignore", ConvergenceWarning)
     warnings.simplefilter("ignore", DebiasingWarning)  # which model was taken is in `told`
     given.out.parent.mkdir(parents=True, exist_ok=True)
     for seed, n, noise, rho in product(range(given.seeds), given.sizes, CORE_NOISE, RHO):
         if (n, noise, rho, seed) not in done:
-            rows.append(measure(n, noise, rho, seed, given.pgd))
-            write_json(given.out, {"summary": summary(rows), "rows": rows})
-            print(rows[-1], flush=True)
-    print(json.dumps(summary(rows), indent=1))
+            runs.append(measure(n, noise, rho, seed, given.pgd))
+            write_json(given.out, {"summary": summary(runs), "rows": by_setting(runs), "runs": runs})
+            print(runs[-1], flush=True)
+    print(json.dumps(summary(runs), indent=1))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ VARIANTS = {
     "pgd no gce no augmentation": ("pgd", ["alpha=none", "augment=false"]),
     "pgd inf": ("pgd", ["p=inf", "bias=true"]),
     "pgd squared": ("pgd", ["power=2"]),
-    "guarded as set": ("guarded", ["strength=1", "trust=false"]),
+    "guarded": ("guarded", ["strength=1"]),
     "vanilla double": ("vanilla", ["length=2"]),
     "lff gradient": ("lff", ["score=gradient"]),
     "lff of one average": ("lff", ["score=gradient", "relative=false"]),

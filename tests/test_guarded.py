@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,10 +164,10 @@ def network() -> nn.Module:
 
 def test_what_comes_out_of_debias() -> None:
     """By default some samples are held out; both networks are kept; scores are of all samples."""
-    x, y, shown = two_features(1000, 0.9, 0.05)
-    done = debias(network(), TensorDataset(torch.tensor(x), torch.tensor(y)), recipe=FAST)
+    x, y, shown = two_features(500, 0.9, 0.05)
+    done = debias(network(), TensorDataset(torch.tensor(x), torch.tensor(y)), recipe=replace(FAST, epochs=10))
     assert done.vanilla is not None and done.told and done.scores is not None and done.probabilities is not None
-    assert len(done.scores) == len(done.probabilities) == 1000 and (done.probabilities == 0).sum() == 200
+    assert len(done.scores) == len(done.probabilities) == 500 and (done.probabilities == 0).sum() == 100
     assert done.scores[shown != y].mean() > 2 * done.scores[shown == y].mean()
     assert done.model is (done.debiased if done.comparison and done.comparison.helped else done.vanilla)
 
@@ -209,7 +210,8 @@ def test_a_shuffle_of_some_samples() -> None:
 
 
 def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None:
+    """The contract tests train all of it; here it is vanilla, and nothing is compared."""
     task = tiny_task()
-    GuardedPGD(strength=1).fit(task)
-    assert task.journal.comparison is not None and task.journal.models.keys() == {"vanilla", "debiased"}
-    assert task.journal.told[0] == "strength 1: as it was set"
+    GuardedPGD(strength=0, trust=False).fit(task)
+    assert task.journal.comparison is None and task.journal.models.keys() == {"vanilla"}
+    assert task.journal.told == ["strength 0: as it was set"]

@@ -262,7 +262,7 @@ class Comparison:
     @property
     def helped(self) -> bool:
         """Whether the debiased model is the better one as far as these samples tell."""
-        return not self.danger and self.gain > self.error
+        return not self.danger and self.gain > max(self.error, self.cost)
 
     def warn(self, then: str = "the vanilla model is used instead, the debiased one is kept beside it") -> None:
         """Tell a person that the debiased model must not be used, and what happens then."""
