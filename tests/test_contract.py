@@ -40,6 +40,7 @@ VARIANTS = {
     "pgd no gce no augmentation": ("pgd", ["alpha=none", "augment=false"]),
     "pgd inf": ("pgd", ["p=inf", "bias=true"]),
     "pgd squared": ("pgd", ["power=2"]),
+    "guarded": ("guarded", ["strength=1"]),
     "vanilla double": ("vanilla", ["length=2"]),
     "lff gradient": ("lff", ["score=gradient"]),
     "lff of one average": ("lff", ["score=gradient", "relative=false"]),
@@ -55,6 +56,7 @@ VARIANTS = {
     "george kmeans": ("george", ["reduce=none", "cluster=kmeans", "largest_k=3"]),
 }
 VECTORS = {"vanilla": set(), "pgd": {"score"}, "lff": {"weight"}, "jtt": {"error"}, "disen": {"weight"}}
+VECTORS["guarded"] = {"score", "probability", "trust"}
 VECTORS |= {"bpa": {"cluster", "weight"}, "cnc": {"slice", "error"}, "eiil": {"environment"}, "george": {"cluster"}}
 VECTORS |= {name: {"score"} for name in ("dpr", "cells", "bam", "groupdro", "rwg")}
 VECTORS |= {

@@ -80,15 +80,15 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 336,
-    "auditing": 4038,
+    "(top)": 343,
+    "auditing": 4019,
     "cli": 1151,
     "data": 3728,
-    "integrations": 478,
-    "learn": 2676,
-    "methods": 1236,
-    "paper": 2987,
-    "report": 1490,
+    "integrations": 547,
+    "learn": 2857,
+    "methods": 1376,
+    "paper": 2988,
+    "report": 1491,
 }
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from debiaser import GCELoss, gradient_norms
-from debiaser.errors import Misuse, Problem
+from debiaser.errors import DebiasingWarning, Misuse, Problem
 from debiaser.integrations.lightning import DebiasedSampling, PhasedSampler
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from test_sklearn import example
@@ -82,6 +82,33 @@ def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn == [(0, Shuffle), (1, Shuffle), (2, ScoreSampler), (3, ScoreSampler)]
     assert sampling.scores is not None and sampling.scores.shape == (50,)
     assert isinstance(model.loss, nn.CrossEntropyLoss)
+    assert sampling.comparison is not None and len(sampling.comparison.debiased) == 3
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_draws_are_guarded_unless_asked_otherwise(guard: bool) -> None:
+    sampling, model = DebiasedSampling(DATA, biased_epochs=1, guard=guard), Small()
+    trainer(2, sampling).fit(model, loader(sampling))
+    shares = torch.bincount(DATA.tensors[1], sampling.sampler.scores.double())
+    assert bool(torch.allclose(shares / shares.sum(), torch.full_like(shares, 1 / 3))) == guard, "classes alike"
+    assert torch.equal(sampling.scores, sampling.sampler.scores) != guard
+    kept = sampling.biased_state
+    assert kept is not None and any(not torch.equal(kept[name], each) for name, each in model.state_dict().items())
+
+
+def test_a_model_that_ends_with_the_reversed_rule_is_told() -> None:
+    class Reversing(Small):
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            y = batch[1]
+            wrong = y if isinstance(self.loss, GCELoss) else (y + 1) % 3
+            return super().training_step((10 * nn.functional.one_hot(y, 4).float(), wrong), number)
+
+    y = torch.arange(90) % 3
+    data = TensorDataset(10 * nn.functional.one_hot(y, 4).float(), y)
+    sampling = DebiasedSampling(data, biased_epochs=5)
+    with pytest.warns(DebiasingWarning, match="below chance .* in biased_state"):
+        trainer(15, sampling).fit(Reversing(), DataLoader(data, 10, sampler=sampling.sampler))
+    assert sampling.comparison is not None and sampling.comparison.below_chance
 
 
 def test_scores_are_those_of_the_biased_model() -> None:

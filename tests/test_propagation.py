@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from debiaser.auditing.candidates import World, calibrated
+from debiaser.auditing.candidates import World
 from debiaser.auditing.crossval import Job, fit_last_layer
 from debiaser.auditing.inputs import Material
 from debiaser.auditing.marks import choose_to_mark
 from debiaser.auditing.propagation import by_shares, column_groups, propagate_marks
 from debiaser.data.split import Split
 from debiaser.errors import Problem
+from debiaser.learn.guard import calibrated
 from debiaser.learn.last_layer import LogisticFit, equal_groups
 from debiaser.learn.recipe import Recipe
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,6 +79,9 @@ def test_steps_and_resuming(tmp_path: Path) -> None:
     calm.train()
     assert calm.scores_ is not None and calm.scores_.shape == (64,)
     assert calm.sampler_.epoch == 2, "the sampler was asked for two epochs"
+    assert calm.comparison_ is not None and calm.biased_state_ is not None
+    labels = np.array([int(row["labels"]) for row in ROWS])
+    assert np.allclose(np.bincount(labels, calm.sampler_.probabilities), 0.5), "classes are drawn alike"
     saving = arguments(tmp_path / "broken", save_strategy="epoch")
     broken = DebiasedTrainer(bert(), saving, train_dataset=ROWS, callbacks=[Interrupt(stop=6)])
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ _HOMES = {  # of the others, which are methods: the module of that name
     "debiaser.learn.recipe": ("Recipe",),
     "debiaser.learn.sampler": ("ScoreSampler", "debiased_loader"),
     "debiaser.learn.streams": ("read_scores", "score_stream"),
+    "debiaser.methods.guarded": ("GuardedPGD",),
 }
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Disen",
     "GCELoss",
     "GroupDRO",
+    "GuardedPGD",
     "LfF",
     "NeuronTune",
     "Recipe",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from debiaser.methods.eiil import EIIL
     from debiaser.methods.george import GEORGE
     from debiaser.methods.groupdro import GroupDRO
+    from debiaser.methods.guarded import GuardedPGD
     from debiaser.methods.jtt import JTT
     from debiaser.methods.lff import LfF
     from debiaser.methods.neurontune import NeuronTune

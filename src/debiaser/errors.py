@@ -29,6 +29,14 @@ class Misuse(Problem, ValueError):
     exit_code = 2
 
 
+class DebiasingWarning(UserWarning):
+    """A debiased model that must not be used; `numbers` has what was measured."""
+
+    def __init__(self, message: str, **numbers: object) -> None:
+        super().__init__(printable(message))
+        self.numbers = numbers
+
+
 # What torch, its devices and the system say when there is no more of it.
 NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 

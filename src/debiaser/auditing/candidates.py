@@ -23,6 +23,7 @@ from debiaser.data.own.rows import digest
 from debiaser.io import numpy_stream, write_json
 from debiaser.learn.encoders import fill
 from debiaser.learn.groups import balancing_weights
+from debiaser.learn.guard import null_labels, residual_norms
 from debiaser.learn.last_layer import equal_groups
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
@@ -138,31 +139,9 @@ class World:
     def null(self, stream: np.random.Generator) -> "World":
         """A world in which there is nothing but what the biased model knows: labels are drawn from its calibrated
         probabilities, so that the rest is noise."""
-        chances = calibrated(self.probability, self.y, self.inside)
-        drawn = (chances.cumsum(1) < stream.random((len(self.y), 1))).sum(1).clip(0, chances.shape[1] - 1)
-        y = np.where(self.inside, drawn, self.y)
+        y = null_labels(self.probability, self.y, self.inside, stream)
         length = self.score / np.maximum(residual_norms(self.probability, self.y), 1e-12)
         return World(y, self.probability, length * residual_norms(self.probability, y), np.ones(len(y)))
-
-
-def residual_norms(probability: Vector, y: Rows) -> Vector:
-    """(n,) the length of p - onehot(y), by which a score is the length of the feature times this."""
-    return np.asarray(np.linalg.norm(probability - np.eye(probability.shape[1])[y], axis=1))
-
-
-def calibrated(probability: Vector, y: Rows, inside: NDArray[np.bool_]) -> Vector:
-    """(n, k) probabilities at the temperature under which the labels are most likely."""
-    logs = np.log(np.maximum(np.nan_to_num(probability, nan=1.0), 1e-12))
-
-    def at(temperature: float) -> Vector:
-        heated = np.exp((logs - logs.max(1, keepdims=True)) / temperature)
-        return np.asarray(heated / heated.sum(1, keepdims=True))
-
-    def surprise(temperature: float) -> float:
-        chances = np.take_along_axis(at(temperature), y[:, None], 1)[inside]
-        return float(-np.log(np.maximum(chances, 1e-12)).mean())
-
-    return at(min(np.geomspace(0.2, 20, 60), key=surprise))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from debiaser.auditing.swap_test import BATCH, Pairs, SwapTest
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
+from debiaser.learn.guard import likelihoods, posterior
 from debiaser.learn.sampler import effective_sample_size
 from debiaser.progress import track
 
@@ -167,23 +168,6 @@ def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: V
         if effective_sample_size(weight) > EFFECTIVE * len(trainer.rows) or share < 0.01:
             return weight
         share *= 0.8
-
-
-def likelihoods(judge: Vector, biased: Vector, label: NDArray[np.int64]) -> tuple[Vector, Vector]:
-    """(m,) Ln, were the label wrong: sum over c other than y of d[c] pb[c] / (1 - pb[y]); and Lr = d[y], were it right.
-
-    d (m, k): the judging model; pb (m, k): the biased one.
-    """
-    own = label[:, None]
-    right = np.take_along_axis(judge, own, 1)[:, 0]
-    others = biased.copy()
-    np.put_along_axis(others, own, 0.0, 1)
-    return (judge * others).sum(1) / np.maximum(others.sum(1), 1e-12), right
-
-
-def posterior(noise: float, against: Vector, right: Vector) -> Vector:
-    """(m,) nu = pi Ln / (pi Ln + (1 - pi) Lr), the probability that a label is wrong; pi is `noise`."""
-    return noise * against / np.maximum(noise * against + (1 - noise) * right, 1e-300)
 
 
 def label_errors(diagnosis: Diagnosis, y: Rows) -> Rows:

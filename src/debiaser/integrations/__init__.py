@@ -4,13 +4,18 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
 from debiaser.errors import Misuse, Problem
+from debiaser.learn import forward
+from debiaser.learn.distributed import initialised
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import gradient_norms
+from debiaser.learn.guard import Comparison, compare, guarded_shares
 
 
 class Absent(Problem, ImportError):
@@ -55,3 +60,36 @@ def probe(model: nn.Module, dataset: Any, collate: Callable[[Any], Any] | None =
         raise Misuse("the dataset has no samples; give it at least one")
     few = Subset(dataset, range(min(2, len(dataset))))
     gradient_norms(model, DataLoader(few, len(few), collate_fn=collate), shared=False, **options)
+
+
+MAX_COST = 25.0  # points of accuracy that drawing by score may cost
+STATE = ("scores", "shares", "answers")  # what an interrupted training needs, one number per sample each
+
+
+def answers_of(model: nn.Module, dataset: Any) -> tuple[Tensor, Tensor, int]:
+    """(n,) what the model answers, (n,) the labels, and how many classes there are; the same in all processes."""
+    device, seen = forward.device_of(model), list[tuple[Tensor, Tensor]]()
+    with forward.random_state_kept(device), initialised().same_buffers(model), forward.evaluating(model):
+        for batch in forward.as_batches(dataset, 256):
+            logits = forward.call(model, batch.to(device).x)
+            seen.append((logits.reshape(len(batch.y), -1).argmax(1).cpu(), batch.y.cpu()))
+    answers, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    return answers, labels, logits.shape[-1]
+
+
+def score_and_guard(model: nn.Module, dataset: Any, guard: bool, **norm: Any) -> dict[str, Tensor]:
+    """(n,) gradient norms, shares of the draws (guarded, else the norms), and the biased model's answers."""
+    scores = shares = gradient_norms(model, dataset, **norm)
+    answers, labels, _ = answers_of(model, dataset)
+    if guard:
+        wrong, floored = (answers != labels).numpy(), np.maximum(scores.double().numpy(), 1e-8)
+        shares = torch.from_numpy(guarded_shares(labels.numpy(), wrong, floored))
+    return {"scores": scores, "shares": shares, "answers": answers}
+
+
+def warn_of_inversion(model: nn.Module, dataset: Any, biased: Tensor, then: str) -> Comparison:
+    """How the model does on the training data beside the biased model's answers (n,); warns where it is dangerous."""
+    answers, labels, classes = answers_of(model, dataset)
+    found = compare(biased.numpy(), answers.numpy(), labels.numpy(), None, classes, MAX_COST)
+    found.warn(then)
+    return found

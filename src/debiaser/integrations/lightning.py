@@ -9,9 +9,17 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from debiaser.errors import Misuse, Problem
-from debiaser.integrations import check_sampler, check_scores, framework, probe
+from debiaser.integrations import (
+    STATE,
+    check_sampler,
+    check_scores,
+    framework,
+    probe,
+    score_and_guard,
+    warn_of_inversion,
+)
 from debiaser.learn.forward import fingerprint
-from debiaser.learn.gradient_norms import gradient_norms
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
@@ -30,7 +38,7 @@ class PhasedSampler(Sampler[int]):
     def __init__(self, num_samples: int, seed: int = 0) -> None:
         self.num_samples, self.seed, self.epoch = num_samples, seed, 0
         self.rank, self.size = 0, 1
-        self.scores: Tensor | None = None
+        self.scores: Tensor | None = None  # what samples are drawn by
 
     def __len__(self) -> int:
         return self.num_samples // self.size
@@ -53,7 +61,10 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     """Trains the first epochs with GCE, scores every sample, then draws samples by score: PGD in one `Trainer.fit`.
 
     The training's loader must use `sampler`; if Lightning replaced it (as it does under DDP unless
-    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints.
+    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints. Draws are
+    guarded: classes alike, at most half of a class's for samples that the biased model misclassifies, scores tempered.
+    After the training, `comparison` has both models' accuracies on the dataset, and `biased_state` the weights before
+    the second step.
 
     Args:
         dataset: what is trained on, for the scores: pairs of input and label, if possible without augmentation.
@@ -66,6 +77,10 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         parameters: whose gradient is meant, as in `gradient_norms`.
         seed: decides the draws.
         reset: the second step begins with a new optimiser and schedule.
+        guard: False draws by the scores alone, as the paper does.
+
+    Warns:
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on the dataset.
 
     Raises:
         Misuse: values that cannot be meant, or a module whose loss is not found.
@@ -90,12 +105,16 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         seed: int = 0,
         reset: bool = True,
         parameters: str | Callable[[str], bool] = "head",
+        guard: bool = True,
     ) -> None:
         if biased_epochs < 1:
             raise Misuse(f"biased_epochs must be at least 1, got {biased_epochs}")
         self.dataset, self.biased_epochs, self.loss = dataset, biased_epochs, loss
         self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
-        self.reset = reset
+        self.reset, self.guard = reset, guard
+        self.comparison: Comparison | None = None
+        self.biased_state: dict[str, Tensor] | None = None
+        self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
         self.gce = GCELoss(alpha)
         self.sampler = PhasedSampler(len(dataset), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
@@ -105,7 +124,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     @property
     def scores(self) -> Tensor | None:
         """(n,) how strongly every sample goes against the biased model; None before there are any."""
-        return self.sampler.scores
+        return None if self._found is None else self._found["scores"]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Put GCE in the place of the module's loss, unless the first step is over."""
@@ -158,17 +177,23 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         """After the first step: scores, the module's own loss, and a new optimiser."""
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
-                self.sampler.scores = gradient_norms(pl_module, self.dataset, **self.norm)
+                found = score_and_guard(pl_module, self.dataset, self.guard, **self.norm)
+            self._found, self.sampler.scores = found, found["shares"]
+            self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
             if self.reset:
                 trainer.strategy.setup_optimizers(trainer)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The module has its own loss again, however far it came."""
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The module has its own loss again, however far it came; how it does now is compared."""
         self._restore(pl_module)
-        if self.scores is None:
+        if self._found is None:
             told = "the training ended before biased_epochs=%d were over: the model is the biased one; train longer"
             log.warning(told, self.biased_epochs)
+        elif "answers" in self._found:
+            then = "the weights before it drew by score are in biased_state"
+            with self._converting(trainer, pl_module):
+                self.comparison = warn_of_inversion(pl_module, self.dataset, self._found["answers"], then)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""
@@ -183,15 +208,19 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             self._own_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores and what they are of, for Lightning's checkpoint."""
-        return {"scores": self.scores, "dataset": None if self.scores is None else fingerprint(self.dataset)}
+        """The scores and what they are of, what is drawn by, and the biased model's answers, for the checkpoint."""
+        kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in STATE}
+        return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            known = state_dict.get("dataset") or ""
-            self.sampler.scores = check_scores(scores, self.dataset, known, "the checkpoint", remedy)
+            check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
+            self._found = {
+                name: state_dict[name] for name in STATE if state_dict.get(name) is not None
+            }  # older ones have scores alone
+            self.sampler.scores = self._found.get("shares", scores)
 
 
 def leads_to(end: Any, node: Any) -> bool:

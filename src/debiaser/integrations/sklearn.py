@@ -30,18 +30,24 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Features are taken as they are: scale them first, in a Pipeline. After `fit`: classes_, n_features_in_, module_ (the
     trained network), scores_ (n,) how strongly every training sample goes against the shortcut, weights_ (n,) how often
-    it was drawn relative to an even share, with mean 1; both None for methods without scores.
+    it was drawn relative to an even share, with mean 1; both None for methods without scores. vanilla_ is the plain
+    network beside module_ (the same where debiasing did not pay; None where none was trained), comparison_ how the
+    two did on samples like the training data, told_ what was decided and why.
 
     Args:
         module: a torch network that gives one logit per class (a copy is trained), or a function of the numbers of
             features and classes that makes one; by default one hidden layer in float64.
-        method: by default PGD().
+        method: by default GuardedPGD(), which holds some samples out and takes vanilla where debiasing does not pay.
         hidden: units of the default network.
         epochs: per stage, of an AdamW recipe with a one-cycle schedule.
         batch_size: of that recipe.
         lr: its largest learning rate.
         recipe: replaces that recipe.
         random_state: as everywhere in scikit-learn.
+
+    Warns:
+        DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_, unless another method
+            was asked for by name.
 
     Raises:
         Misuse: (in `fit`) a module that is no network or gives fewer logits than classes, or values out of bounds.
@@ -89,7 +95,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         done = debias(network, Split.of(x, torch.from_numpy(numbers)), self.method, recipe, seed)
         self.module_ = done.model
         self.scores_ = None if done.scores is None else done.scores.numpy().astype(np.float64)
-        self.weights_ = None if self.scores_ is None else self.scores_ / self.scores_.mean()
+        self.weights_ = None if done.probabilities is None else done.probabilities.double().numpy() * len(x)
+        self.vanilla_, self.comparison_, self.told_ = done.vanilla, done.comparison, done.told
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803

@@ -12,10 +12,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debiaser.errors import Misuse, Problem, brief
-from debiaser.integrations import check_sampler, check_scores, framework, probe
+from debiaser.integrations import (
+    STATE,
+    check_sampler,
+    check_scores,
+    framework,
+    probe,
+    score_and_guard,
+    warn_of_inversion,
+)
 from debiaser.io import UNREADABLE, private, read_arrays, write_arrays
 from debiaser.learn.forward import fingerprint
-from debiaser.learn.gradient_norms import check_norm, gradient_norms
+from debiaser.learn.gradient_norms import check_norm
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
 
@@ -32,7 +41,9 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
 
     `scores_` (n,) is in the order of train_dataset, and kept in output_dir; `train(resume_from_checkpoint=True)` goes
     on in whichever training was interrupted. At every epoch the sampler is looked for in the loader, and `train` stops
-    if something replaced it.
+    if something replaced it. Draws are guarded: classes alike, at most half of a class's for samples that the biased
+    model misclassifies, scores tempered. Afterwards `comparison_` has both models' accuracies on train_dataset, and
+    `biased_state_` the weights of the first training.
 
     Args:
         *args: those of Trainer; its `args` describe the second training.
@@ -43,6 +54,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         power: to which that norm is raised.
         head: the name of the last layer, where it cannot be found.
         parameters: whose gradient is meant, as in `gradient_norms`.
+        guard: False draws by the scores alone, as the paper does.
+
+    Warns:
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on train_dataset.
 
     Raises:
         Misuse: values that cannot be meant, or training data without a length.
@@ -65,6 +80,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         power: float = 1,
         head: str | None = None,
         parameters: str | Callable[[str], bool] = "head",
+        guard: bool = True,
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
@@ -74,9 +90,11 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             raise Misuse("DebiasedTrainer scores every sample: give a train_dataset with a length, not a stream")
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
-        self.biased_epochs = biased_epochs
+        self.biased_epochs, self.guard = biased_epochs, guard
         self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
         self.scores_: Tensor | None = None
+        self.biased_state_: dict[str, Tensor] | None = None
+        self.comparison_: Comparison | None = None
         self.add_callback(OwnSampler(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **named: Any) -> Any:
@@ -88,23 +106,29 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         kept = Path(self.args.output_dir) / SCORES
         resuming = bool(resume_from_checkpoint)
         under_way = isinstance(resume_from_checkpoint, str) or get_last_checkpoint(self.args.output_dir) is not None
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
+        loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
         if resuming and under_way and kept.exists():  # else the biased model is not at hand either
-            self.scores_ = self._read_scores(kept)
+            found = self._read_scores(kept)
         else:
-            collate = self._get_collator_with_removed_columns(self.data_collator, description="scoring")
             self._probe(collate)
             self._train_biased(resuming)  # step 1
-            loader = DataLoader(self.train_dataset, self.args.eval_batch_size, collate_fn=collate)
-            self.scores_ = gradient_norms(self.model, loader, **self.norm)  # step 2
+            found = score_and_guard(self.model, loader, self.guard, **self.norm)  # step 2
+            self.biased_state_ = {name: each.cpu().clone() for name, each in self.model.state_dict().items()}
             if self.args.process_index == 0:
                 origin = {name: np.array(each) for name, each in self._origin().items()}
                 with private():
-                    write_arrays(kept, scores=self.scores_.numpy(), **origin)
+                    write_arrays(kept, **{name: each.numpy() for name, each in found.items()}, **origin)
+        self.scores_, shares = found["scores"], found.get("shares", found["scores"])
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
-        self.sampler_ = ScoreSampler(self.scores_, seed=self.args.seed, rank=0, world_size=1)
+        self.sampler_ = ScoreSampler(shares, seed=self.args.seed, rank=0, world_size=1)
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
-        return super().train(resume_from_checkpoint, trial, **named)  # step 3
+        output = super().train(resume_from_checkpoint, trial, **named)  # step 3
+        if "answers" in found:
+            then = "the weights of the first training are in biased_state_"
+            self.comparison_ = warn_of_inversion(self.model, loader, found["answers"], then)
+        return output
 
     def _origin(self) -> dict[str, str]:
         """What decides the scores: the dataset, the network (not its weights, which are trained on) and the norm."""
@@ -115,19 +139,20 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             "norm": repr({name: each for name, each in self.norm.items() if not callable(each)}),
         }
 
-    def _read_scores(self, kept: Path) -> Tensor:
-        """The scores that an interrupted training left; those of other data, another network or norm are refused."""
+    def _read_scores(self, kept: Path) -> dict[str, Tensor]:
+        """What an interrupted training left: scores, shares, answers; refused if of other data, network or norm."""
         remedy = "use another output_dir"
         try:
             arrays = read_arrays(kept)
         except UNREADABLE as error:
             raise Problem(f"{kept} is damaged ({brief(error)}); delete it, and train anew") from error
         known = str(arrays.get("dataset", ""))
-        scores = check_scores(torch.from_numpy(arrays["scores"]), self.train_dataset, known, str(kept), remedy)
+        found = {name: torch.from_numpy(arrays[name]) for name in STATE if name in arrays}  # older ones: scores alone
+        check_scores(found["scores"], self.train_dataset, known, str(kept), remedy)
         for name, each in self._origin().items():
             if str(arrays.get(name, each)) != each:
                 raise Misuse(f"{kept} has scores of another {name}; {remedy}")
-        return scores
+        return found
 
     def _probe(self, collate: Any) -> None:
         """Refuse what the later steps cannot do before the first one is made."""

@@ -12,6 +12,7 @@ from debiaser.errors import Misuse, Problem, known
 METHODS = {name.lower(): name for name in ("BPA", "CNC", "Disen", "EIIL", "GEORGE", "JTT", "LfF", "PGD", "Vanilla")}
 METHODS |= {name.lower(): name for name in ("AFR", "BAM", "Cells", "DFR", "DPR", "GroupDRO", "NeuronTune")}
 METHODS |= {name.lower(): name for name in ("RWG", "ULA", "XRM")}
+METHODS["guarded"] = "GuardedPGD"
 
 
 def find_method(name: str) -> Any:

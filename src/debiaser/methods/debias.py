@@ -2,9 +2,10 @@
 
 import copy
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
@@ -13,19 +14,30 @@ from debiaser.data.split import Split
 from debiaser.errors import Misuse
 from debiaser.learn import forward
 from debiaser.learn.engine import Row
+from debiaser.learn.guard import Comparison, Rows, below_chance, compare
 from debiaser.learn.recipe import Recipe
-from debiaser.methods.pgd import PGD
-from debiaser.methods.task import Method, Task
+from debiaser.methods.guarded import GuardedPGD
+from debiaser.methods.task import Journal, Method, Task
+from debiaser.methods.vanilla import Vanilla
 
 
 @dataclass(frozen=True)
 class Debiased:
-    """The network that came out, the score of every sample (None for methods without), and what happened."""
+    """The network that came out, the score of every sample (None for methods without), and what happened.
+
+    probabilities (n,): how often every sample was drawn; vanilla and debiased: both networks where they were compared;
+    comparison: how, and its `danger` says why the debiased one must not be used; told: what was decided, and why.
+    """
 
     model: nn.Module = field(repr=False)
     scores: Tensor | None
     history: list[Row] = field(repr=False)
     seconds: dict[str, float]
+    probabilities: Tensor | None = None
+    vanilla: nn.Module | None = field(default=None, repr=False)
+    debiased: nn.Module | None = field(default=None, repr=False)
+    comparison: Comparison | None = None
+    told: tuple[str, ...] = ()
 
 
 def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
@@ -62,13 +74,18 @@ def debias(
     Args:
         model: any network that ends in a linear layer and gives one logit per class; it is not changed.
         dataset: (x, y) pairs or dictionaries with "labels" or "label", class numbers from 0 on; with a length.
-        method: a method with its fields; PGD() by default.
+        method: a method with its fields; GuardedPGD() by default, which holds some samples out.
         recipe: how long, how fast and with which optimiser to train.
         seed: decides every draw.
 
     Returns:
-        `model`, the debiased network; `scores` (n,), higher for samples that go against the shortcut, None for methods
-        without scores; `history` and `seconds` of the stages.
+        `model`, the debiased network, or vanilla where that is the safer one; `scores` (n,), higher for samples that go
+        against the shortcut, and `probabilities` (n,) of the draws, None for methods without scores; `vanilla`,
+        `debiased` and their `comparison`; `told`, what was decided; `history` and `seconds` of the stages.
+
+    Warns:
+        DebiasingWarning: the debiased network is below chance in a class, or loses too much, on samples like the
+            training data: `model` is then vanilla, unless another method was asked for by name.
 
     Raises:
         Misuse: a dataset, labels, a method or a recipe that cannot be meant.
@@ -87,7 +104,43 @@ def debias(
         logits = forward.predict(forward.bare(model), [split.batch(torch.arange(min(2, len(split))))], device)
     forward.check_labels(split.y, logits.reshape(len(logits), -1).shape[1], torch.arange(len(split)))
     task = Task(split, lambda _: copy.deepcopy(model), recipe or Recipe(), seed, device=device)
-    trained = (method or PGD()).fit(task)
-    scores = task.journal.vectors.get("score")
+    method = method or GuardedPGD()
+    trained, journal = method.fit(task), task.journal
+    if not isinstance(method, GuardedPGD | Vanilla):
+        check_trained(trained, task)
+    elif journal.comparison is not None:
+        journal.comparison.warn()
+    scores, drawn = (journal.vectors.get(name) for name in ("score", "probability"))
     found = None if scores is None else torch.from_numpy(scores)
-    return Debiased(trained, found, task.journal.history, task.journal.seconds)
+    shares = found / found.sum() if found is not None and drawn is None else drawn
+    return Debiased(
+        trained,
+        found,
+        journal.history,
+        journal.seconds,
+        None if shares is None else torch.as_tensor(shares),
+        journal.models.get("vanilla"),
+        journal.models.get("debiased"),
+        journal.comparison,
+        tuple(journal.told),
+    )
+
+
+def check_trained(trained: nn.Module, task: Task) -> None:
+    """Warn where a network is below chance in a class on the very samples that it was trained on, and vanilla is not.
+
+    Methods by name learn from all samples, so none is held out; but a rule that was inverted shows on these too. Such a
+    network is what was asked for, so it is what comes out; vanilla is trained and kept beside it.
+    """
+
+    def answers(model: nn.Module) -> Rows:
+        batches = task.train.batches(max(256, task.recipe.batch_size))
+        return np.asarray(forward.predict(model, batches, task.device).flatten(1).argmax(1).numpy())
+
+    y, said, journal = task.train.y.numpy(), answers(trained), task.journal
+    classes = int(max(y.max(), said.max())) + 1
+    if below_chance(said == y, y, classes):
+        vanilla = Vanilla().fit(replace(task, journal=Journal()))  # no stage of the method's
+        journal.comparison = compare(answers(vanilla), said, y, None, classes, GuardedPGD().max_cost)
+        journal.models |= {"vanilla": vanilla, "debiased": trained}
+        journal.comparison.warn("it is the model that was asked for by name, a vanilla one is kept beside it")

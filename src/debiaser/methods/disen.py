@@ -1,6 +1,7 @@
 """Disen: learning debiased representations by swapping features (Lee, Kim, Lee, Lee and Choo, NeurIPS 2021)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,12 +57,12 @@ class Disentangled(nn.Module):
         super().__init__()
         self.intrinsic, self.bias, self.head = intrinsic, bias, head
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, x: Any) -> tuple[Tensor, Tensor]:
         """(b, h) intrinsic and (b, h) bias features."""
         return call(self.intrinsic, x).flatten(1), call(self.bias, x).flatten(1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(torch.cat(self.features(x), 1))
+    def forward(self, x: Any = None, **named: Any) -> Tensor:
+        logits: Tensor = self.head(torch.cat(self.features(named or x), 1))
         return logits
 
 

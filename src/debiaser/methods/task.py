@@ -26,6 +26,7 @@ from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.forward import Outputs, look
 from debiaser.learn.groups import consecutive
+from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
@@ -87,7 +88,8 @@ class Method:
 class Journal:
     """What happened: vectors over the training samples, seconds per stage, one row per epoch, and the stages' keys.
 
-    Each key says whether its stage is the run's own, which no other run may use. `model`: what the last stage gave.
+    Each key says whether its stage is the run's own, which no other run may use. `model`: what the last stage gave;
+    `told`: sentences on what was decided; `models`: those that were compared, by name, and `comparison` how.
     """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -95,6 +97,9 @@ class Journal:
     history: list[engine.Row] = field(default_factory=list)
     stages: dict[str, bool] = field(default_factory=dict)
     model: nn.Module | None = field(default=None, repr=False)
+    told: list[str] = field(default_factory=list)
+    models: dict[str, nn.Module] = field(default_factory=dict, repr=False)
+    comparison: Comparison | None = None
 
     def note(self, name: str, vector: Tensor | NDArray[Any]) -> None:
         """Keep one number per training sample under this name."""

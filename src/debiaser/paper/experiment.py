@@ -344,7 +344,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         },
         "classes": list(benchmark.classes),
         "bias_name": " and ".join(benchmark.attributes),
-        "notes": list(benchmark.notes),
+        "notes": [*benchmark.notes, *journal.told],
         **({"there": {"samples": benchmark.there.samples, "of": benchmark.there.of}} if benchmark.there else {}),
         "published": published_number(spec),
         **measures(journal.history, vectors),

@@ -70,7 +70,7 @@ def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tupl
         ("paper", "jtt"): JTT_PAPER,
         # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
         ("paper", "eiil"): {"reference": {"epochs": 10}},
-        **{("fast", each): {"biased": first, "debiased": second} for each in ("pgd", "dpr", "ula")},
+        **{("fast", each): {"biased": first, "debiased": second} for each in ("pgd", "guarded", "dpr", "ula")},
         ("fast", "cells"): {"biased": first, "amplified": first, "debiased": second},
         **{("fast", each): {"identification": first, "final": second} for each in ("jtt", "bam")},
         ("fast", "xrm"): {"twins": first, "debiased": second},
@@ -224,6 +224,7 @@ DIGITS = Setting(
     recipes={"paper": CMNIST_PAPER, "fast": Recipe(name="fast", epochs=30, batch_size=64, lr=0.05)},
     stages={
         ("fast", "pgd"): {"biased": {"epochs": 4}, "debiased": {"epochs": 56}},  # docs/recipes.md
+        ("fast", "guarded"): {"biased": {"epochs": 4}, "debiased": {"epochs": 56}},
         ("paper", "jtt"): JTT_PAPER,
     },
 )

@@ -13,6 +13,7 @@ Found = Mapping[str, Any]
 METHODS = {name.lower(): name for name in ("Vanilla", "LfF", "JTT", "Disen", "EIIL", "CNC", "GEORGE", "BPA", "PGD")}
 METHODS |= {name.lower(): name for name in ("DPR", "Cells", "XRM", "uLA", "BAM", "AFR", "NeuronTune")}
 METHODS |= {name.lower(): f"{name} (group labels)" for name in ("GroupDRO", "RWG", "DFR")}  # they are told the groups
+METHODS["guarded"] = "Guarded PGD"
 HEADINGS = {"unbiased": "Unbiased", "aligned": "Aligned", "conflicting": "Conflicting", "worst_group": "Worst group"}
 HEADINGS["weighted_average"] = "Weighted by training groups"
 ACCURACIES = tuple(HEADINGS)

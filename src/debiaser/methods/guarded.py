@@ -1,0 +1,142 @@
+"""Guarded PGD: draws by score that cannot invert the rule, and vanilla where nothing shows that they pay."""
+
+import copy
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from debiaser.data.split import Split
+from debiaser.io import numpy_stream
+from debiaser.learn.groups import balancing_weights
+from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, Vector, choose_strength, compare, doubt_labels
+from debiaser.learn.losses import Supervised, gce
+from debiaser.learn.sampler import ScoreSampler, Shuffle
+from debiaser.methods.task import Method, Task, bounded
+
+log = logging.getLogger("debiaser")
+HALVES = ("biased", "biased again")  # stages: each model learns from one half and answers for the other
+FEWEST = 20  # samples in training, below which nothing can be held out
+
+
+@dataclass(frozen=True)
+class GuardedPGD(Method):
+    """Two biased models score the half that they never saw; vanilla and a model of guarded draws are compared.
+
+    Every class is drawn as often, and of a class's draws at most half go to samples that the biased model
+    misclassifies. How many do is chosen on samples that no model saw, by mean cell accuracy beyond a null world; where
+    it cannot be told, and where the debiased model does not do better on held-out samples, vanilla comes out.
+
+    alpha: GCE's exponent, None for cross-entropy; strength: of the draws, 0 (vanilla) to 1 (half of them misclassified
+    samples), None: chosen; trust: likely wrong labels are drawn less; held_out: share of the training samples that is
+    held out where there is no validation data; max_cost: points of accuracy that may be lost on these; augment: in
+    training.
+
+    >>> result = debias(model, dataset, GuardedPGD(strength=1))
+    """
+
+    alpha: float | None = bounded(0.7, above=0, at_most=1)
+    strength: float | None = bounded(None, at_least=0, at_most=1)
+    trust: bool = True
+    held_out: float = bounded(0.2, above=0, at_most=0.5)
+    max_cost: float = bounded(25, at_least=0)
+    augment: bool = True
+
+    def fit(self, task: Task) -> nn.Module:
+        """The debiased network, or vanilla where that is the safer one; both are kept in the journal."""
+        y, stream = task.train.y.numpy(), numpy_stream(task.seed, "guarded")
+        half = halves(y, 0.0 if task.valid else self.held_out, stream)
+        if len(y) < FEWEST or len(np.unique(y)) < 2 or not (task.valid or (half < 0).any()):
+            return self.undecided(task, f"{len(y)} samples of {len(np.unique(y))} classes are too few to hold any out")
+        biased = [self.fit_biased(task, y, half == which, stage) for which, stage in enumerate(HALVES)]  # step 1
+        crossed = cross_fitted(task, biased, y, half)  # step 2: one forward pass each
+        if self.trust:
+            crossed = doubt_labels(crossed, stream)  # step 3
+        strength, why = choose_strength(crossed, stream) if self.strength is None else (self.strength, "as it was set")
+        vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 4
+        note(task, crossed, strength)
+        task.journal.told.append(f"strength {strength:g}: {why}")
+        if strength == 0:
+            return vanilla
+        draws = ScoreSampler(crossed.shares(strength), int((half >= 0).sum()), seed=task.seed)
+        debiased = task.fit(Supervised(copy.deepcopy(biased[0])), "debiased", draws)  # step 5
+        found = self.compared(task, vanilla, debiased, biased, half)  # step 6
+        task.journal.models["debiased"], task.journal.comparison = debiased, found
+        if not found.helped:
+            note(task, crossed, 0)
+        better = f"gains {found.gain:.1f} ± {found.error:.1f} points in mean cell accuracy on {found.samples} held-out "
+        better += f"samples and costs {found.cost:.1f} on all of them"
+        kept = "kept" if found.helped else f"vanilla is used{f', since {found.danger}' if found.danger else ''}"
+        task.journal.told.append(f"the debiased model {better}: {kept}")
+        return debiased if found.helped else vanilla
+
+    def fit_biased(self, task: Task, y: Rows, learnt: Mask, stage: str) -> nn.Module:
+        """A model that leans on the shortcut, trained on one half, all classes drawn alike."""
+        even = np.zeros(len(y))
+        even[learnt] = balancing_weights(np.unique(y[learnt], return_inverse=True)[1])
+        draws, stages = ScoreSampler(even, int(learnt.sum()), seed=task.seed), task.recipe.stages
+        alike = replace(task.recipe, stages={stage: stages.get(HALVES[0], {}), **stages})  # both halves as "biased"
+        return replace(task, recipe=alike).fit(Supervised(task.new_model(), gce(self.alpha)), stage, draws)
+
+    def fit_vanilla(self, task: Task, rows: Rows) -> nn.Module:
+        """Plain training on what is not held out."""
+        draws = None if len(rows) == len(task.train) else Shuffle(len(rows), task.seed, rows)
+        vanilla = task.fit(Supervised(task.new_model()), "vanilla", draws, length=task.recipe.single_stage)
+        task.journal.models["vanilla"] = vanilla
+        return vanilla
+
+    def undecided(self, task: Task, why: str) -> nn.Module:
+        """Vanilla on everything, where nothing can be compared."""
+        log.warning("%s, so the model is a vanilla one; give more samples", why)
+        task.journal.told.append(f"strength 0: {why}")
+        for name in ("score", "probability", "trust"):
+            task.journal.note(name, np.full(len(task.train), 1 / len(task.train) if name == "probability" else 1.0))
+        return self.fit_vanilla(task, np.arange(len(task.train)))
+
+    def compared(
+        self, task: Task, vanilla: nn.Module, debiased: nn.Module, biased: list[nn.Module], half: Rows
+    ) -> Comparison:
+        """Both models on samples that none has seen: validation data, or what was held out."""
+        split = task.valid or task.train.subset(torch.from_numpy(np.flatnonzero(half < 0)))
+        chances = [probabilities(task, each, split) for each in biased]
+        before, after = (probabilities(task, each, split).argmax(1) for each in (vanilla, debiased))
+        y, classes = split.y.numpy(), chances[0].shape[1]
+        return compare(before, after, y, np.mean(chances, 0).argmax(1) != y, classes, self.max_cost)
+
+
+def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
+    """(n,) which half every sample is in, 0 or 1, or -1 where it is held out; the same shares of every class."""
+    half = np.empty(len(y), np.int64)
+    for label in np.unique(y):
+        mine = stream.permutation(np.flatnonzero(y == label))
+        half[mine] = np.arange(len(mine)) % 2
+        half[mine[: round(held_out * len(mine))]] = -1
+    return half
+
+
+def probabilities(task: Task, model: nn.Module, split: Split) -> Vector:
+    """(n, k) what a network says of a split's samples."""
+    return np.asarray(F.softmax(task.outputs(model, split).logits.double(), 1).numpy())
+
+
+def cross_fitted(task: Task, biased: list[nn.Module], y: Rows, half: Rows) -> CrossFitted:
+    """What the biased models say of samples that they did not learn from: of one half each, of held-out ones both."""
+    seen = [task.outputs(each) for each in biased]
+    asked, learnt = [half != which for which in (0, 1)], [half == which for which in (0, 1)]
+    chances = [each.logits.double().softmax(1).numpy() for each in seen]
+    features = [each.features.float().numpy() for each in seen]
+    weight = np.stack(asked) / np.sum(asked, 0)
+    probability = np.einsum("fn,fnk->nk", weight, np.stack(chances))
+    length = np.einsum("fn,fn->n", weight, np.stack([np.linalg.norm(each, axis=1) for each in features]))
+    return CrossFitted(y, features, asked, learnt, probability, length, np.ones(len(y)))
+
+
+def note(task: Task, crossed: CrossFitted, strength: float) -> None:
+    """Scores, trust in labels, and how often every sample is drawn."""
+    inside = crossed.inside / crossed.inside.sum()
+    task.journal.note("score", crossed.scores)
+    task.journal.note("trust", crossed.trust)
+    task.journal.note("probability", crossed.shares(strength) if strength else inside)
