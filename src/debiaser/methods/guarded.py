@@ -1,4 +1,4 @@
-"""Guarded PGD: draws by score that cannot invert the rule, and vanilla where nothing shows that they pay."""
+"""Guarded PGD: capped draws by score where held-out samples show that they pay, and vanilla elsewhere."""
 
 import copy
 import logging
