@@ -73,9 +73,10 @@ def audit(
     failing = checked_verdicts(fail_if, baseline)
     if features is not None and probs is None:
         raise Misuse("--features needs --probs: the probabilities of the same model")
+    answers, entering = (None if path is None else read_array(path) for path in (probs, features))
     with reporting(quiet):
         findings = api.audit(
-            source, probs and read_array(probs), features and read_array(features), label=label, image=image, text=text,
+            source, answers, entering, label=label, image=image, text=text,
             group=group, split=split, unit=unit, backbone=backbone, finetune=finetune, seeds=at_least(seeds),
             workers=at_least(workers), seed=seed, epochs=epochs, matters=names(matters), marks=marks,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
