@@ -85,7 +85,7 @@ BUDGET = {
     "cli": 1141,
     "data": 3423,
     "integrations": 478,
-    "learn": 2644,
+    "learn": 2646,
     "methods": 790,
     "paper": 2856,
     "report": 1475,
