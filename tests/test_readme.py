@@ -118,7 +118,8 @@ def test_debias_in_one_call_leaves_the_model_as_it_was() -> None:
     assert result.scores.shape == (128,) and result.model(x[:2]).shape == (2, 10)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     pairs = [(image, int(label)) for image, label in zip(x, split.y, strict=True)]
-    assert torch.allclose(debias(model, pairs, method=PGD(), recipe=recipe).scores, result.scores)
+    named = [debias(model, each, method=PGD(), recipe=recipe) for each in (pairs, TensorDataset(x, split.y))]
+    assert torch.allclose(named[0].scores, named[1].scores) and result.scores.dtype == named[0].scores.dtype
     assert debias(model, pairs, method=Vanilla(), recipe=recipe).scores is None
 
 

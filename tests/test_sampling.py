@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
-from debiaser import ScoreSampler
-from debiaser.errors import Misuse
+from debiaser import ScoreSampler, debiased_loader
+from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream
 from debiaser.learn.sampler import Shuffle
 
@@ -215,3 +215,41 @@ def test_more_rows_than_torch_multinomial_takes() -> None:
     found = np.bincount(sampler.draw(0).numpy() * 4 // rows, minlength=4) / 200_000
     tail = 100 * 10_000 / (2**24 + 1_000_000)
     assert found == pytest.approx([(1 - tail) / 4] * 3 + [(1 - tail) / 4 + tail], abs=0.005)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_another_dataset_is_refused_when_the_pass_begins(workers: int) -> None:
+    for samples in (3, 5):
+        data, sampler = TensorDataset(torch.arange(samples)), ScoreSampler(torch.ones(4))
+        loader = DataLoader(data, sampler=sampler, num_workers=workers)
+        with pytest.raises(Problem, match=f"4 scores, but the dataset has {samples} samples"):
+            next(iter(loader))
+
+
+def test_a_loader_that_accelerate_prepared_is_noticed() -> None:
+    """Of two processes, where both the sampler and accelerate would deal the samples out, half of them would vanish."""
+    shards = pytest.importorskip("accelerate.data_loader", reason="accelerate is not here: this test did not run")
+    data = TensorDataset(torch.arange(8))
+
+    def drawn(**place: int) -> list[int]:
+        batches = BatchSampler(ScoreSampler(torch.ones(8), **place), 2, drop_last=False)
+        dealt = [shards.BatchSamplerShard(batches, num_processes=2, process_index=rank) for rank in (0, 1)]
+        return sorted(
+            row for each in dealt for (part,) in DataLoader(data, batch_sampler=each) for row in part.tolist()
+        )
+
+    with pytest.raises(Problem, match=r"accelerate deals .* rank=0, world_size=1"):
+        drawn(rank=0, world_size=2)
+    whole = ScoreSampler(torch.ones(8), rank=0, world_size=1)
+    assert len(drawn(rank=0, world_size=1)) == len(list(whole)) == 8
+
+
+def test_the_loader_for_those_who_want_no_thought() -> None:
+    data, scores = TensorDataset(torch.arange(4)), [0.0, 1.0, 1.0, 2.0]
+    loader = debiased_loader(data, scores, batch_size=2, num_samples=6, seed=1)
+    (rows,) = zip(*loader, strict=True)
+    assert torch.cat(rows).tolist() == ScoreSampler(scores, 6, seed=1).draw(0).tolist() and len(loader) == 3
+    with pytest.raises(Misuse, match="shuffle= cannot be given"):
+        debiased_loader(data, scores, shuffle=True)
+    with pytest.raises(Problem, match="3 scores, but the dataset has 4 samples"):
+        debiased_loader(data, scores[1:])

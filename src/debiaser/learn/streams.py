@@ -227,6 +227,8 @@ def column(parts: Iterable[Path], name: str) -> NDArray[Any]:
             found.append(parquet.ParquetFile(part).read([name]).column(name).to_numpy())
         except ImportError as error:
             raise Problem(NO_ARROW) from error
+        except io.Damaged:
+            raise
         except (OSError, ValueError, KeyError) as error:
             raise Problem(
                 f"cannot read {part}: {brief(error)}; delete it, then run score_stream again, which makes it anew"

@@ -111,7 +111,7 @@ def debias(
     elif journal.comparison is not None:
         journal.comparison.warn()
     scores, drawn = (journal.vectors.get(name) for name in ("score", "probability"))
-    found = None if scores is None else torch.from_numpy(scores)
+    found = None if scores is None else torch.from_numpy(scores).float()
     shares = found / found.sum() if found is not None and drawn is None else drawn
     return Debiased(
         trained,
