@@ -201,6 +201,27 @@ def test_a_handful_of_held_out_units_proves_nothing() -> None:
     assert report_evaluation(replace(evaluation, unit=np.arange(400) % 6), PGD, own, None, None)["helped"]
 
 
+def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls() -> None:
+    stream = np.random.default_rng(0)
+    group = np.arange(400) % 4
+    vanilla = stream.random(400) < np.array([0.98, 0.98, 0.98, 0.1])[group]
+    lifts, harms = (stream.random(400) < np.array(each)[group] for each in ([0.6, 0.6, 0.6, 0.6], [0.5, 0.5, 0.5, 0.0]))
+    labels = group // 2
+    own: Any = SimpleNamespace(classes=("a", "b"), group=None, y=torch.from_numpy(labels))
+    groups = Groups(group % 2, ("land", "water"), np.zeros(400, bool), "marks")
+    for right, kept in ((lifts, True), (harms, False)):
+        trial = replace(trial_of({VANILLA: vanilla, PGD: right}, group == 3), labels=labels, chosen=PGD)
+        trial = replace(
+            trial,
+            candidates={
+                name: replace(trial.candidates[name], answers=np.where(each, labels, 1 - labels)[None])
+                for name, each in ((VANILLA, vanilla), (PGD, right))
+            },
+        )
+        found = report_evaluation(trial, PGD, own, groups, None, certain=True)
+        assert found["test"]["cells"]["interval"][1] < 0 and found["kept"] is kept
+
+
 def test_marked_held_out_samples_are_told_by_their_marks() -> None:
     right = np.zeros(400, bool)
     right[:20] = True

@@ -409,7 +409,7 @@ def report_evaluation(
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
     helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
-    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm there.
+    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm the worst, too.
     """
     of = None if groups is None else groups.of(own.y.numpy())[evaluation.rows]
     group = None if own.group is None else group_names(own.group)[evaluation.rows]
@@ -424,8 +424,8 @@ def report_evaluation(
     misclassified = difference(evaluation, rival, evaluation.misclassified)
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
-    highest = cell_change["interval"][1]
-    sure = (highest is None or highest >= 0) if certain else helped
+    highest = (cell_change["interval"][1], cell_change["worst_interval"][1])  # in the mean, and in the worst of them
+    sure = any(each is None or each >= 0 for each in highest) if certain else helped
     kept = evaluation.chosen != VANILLA and sure
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
@@ -453,13 +453,15 @@ def cell_difference(
 ) -> dict[str, Any]:
     """Candidate minus vanilla in the mean and in the worst over cells, in points, with an interval over units."""
     units = len(np.unique(evaluation.unit))
-    means, worst = ([resampled(evaluation, (VANILLA, name), cells, None, each, seed)] for each in (np.mean, np.min))
-    (full, drawn), (lowest, _) = means[0], worst[0]
-    found = {"difference": full[1] - full[0], "interval": [None, None], "worst": [lowest[0], lowest[1]], "units": units}
-    if units < FEWEST_UNITS:
-        return found
-    low, high = np.percentile(drawn[1] - drawn[0], [2.5, 97.5])
-    return {**found, "interval": [float(low), float(high)]}
+    (full, drawn), (lowest, worst) = (
+        resampled(evaluation, (VANILLA, name), cells, None, each, seed) for each in (np.mean, np.min)
+    )
+    found = {"difference": full[1] - full[0], "worst": [lowest[0], lowest[1]], "units": units}
+    intervals: list[list[float | None]] = [
+        [None, None] if units < FEWEST_UNITS else np.percentile(each[1] - each[0], [2.5, 97.5]).tolist()
+        for each in (drawn, worst)
+    ]
+    return {**found, "interval": intervals[0], "worst_interval": intervals[1]}
 
 
 def on_marked(evaluation: Evaluation, rival: str, of: Rows, known: NDArray[np.bool_]) -> dict[str, Any] | None:
