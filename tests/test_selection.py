@@ -214,7 +214,9 @@ def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls
         trial = replace(
             trial,
             candidates={
-                name: replace(trial.candidates[name], answers=np.where(each, labels, 1 - labels)[None])
+                name: replace(
+                    trial.candidates[name], answers=np.tile(np.where(each, labels, 1 - labels), (trial.seeds, 1))
+                )
                 for name, each in ((VANILLA, vanilla), (PGD, right))
             },
         )
