@@ -14,6 +14,7 @@ from torch import nn
 from debiaser import read_scores, score_stream
 from debiaser.auditing.export import FORMAT, digest_of, read_exported
 from debiaser.data.cache import ArrayCache, load_arrays
+from debiaser.data.images import RESIZED
 from debiaser.errors import Problem
 from debiaser.io import SEAL, check_seal, guarded, unguarded, write_arrays, write_bytes, write_json
 from debiaser.learn.checkpoint import Checkpoint, write_tensors
@@ -29,7 +30,7 @@ def checkpoint(folder: Path) -> Case:
 
 
 def exported(folder: Path) -> Case:
-    how = {"size": 0, "resize": "letterbox", "encoder": None, "encoder_identity": None}
+    how = {"size": 0, "resize": RESIZED, "encoder": None, "encoder_identity": None}
     config = {"format": FORMAT, "architecture": "linear", "inputs": [4], "classes": ["a", "b"], "kind": "image"}
     write_json(folder / "config.json", {**config, "preprocessing": how})
     state = nn.Linear(4, 2).state_dict()

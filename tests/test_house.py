@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4019,
+    "auditing": 4021,
     "cli": 1152,
     "data": 3728,
     "integrations": 547,

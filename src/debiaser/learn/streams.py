@@ -284,7 +284,7 @@ def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
         raise Problem(NO_ARROW) from error
     files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
     if not files:
-        raise Misuse(f"there is no Parquet file in {path}")
+        raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")
     for batch in dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2):
         if len(batch):
             yield {name: as_numpy(each) for name, each in zip(batch.schema.names, batch.columns, strict=True)}
