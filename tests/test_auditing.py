@@ -204,6 +204,7 @@ def test_the_probability_of_a_wrong_label_is_its_definition() -> None:
         assert nu[row] == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_much_noise_does_not_hide_the_rows_that_go_against_the_rule(tmp_path: Path) -> None:
     """Five labels are wrong for each bias-conflicting sample; the first judging models are not sure of these."""
     stream, n, classes = np.random.default_rng(0), 3000, 5

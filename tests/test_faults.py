@@ -127,7 +127,7 @@ def killed_at_random(begin: Callable[[], Process], home: Path, kills: int, withi
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kind", "kills"),
-    [("train", 2), ("audit", 1), long("train", 50), long("audit", 50), long("study", 50)],
+    [long("train", 2), ("audit", 1), long("train", 50), long("audit", 50), long("study", 50)],
 )
 def test_kills(kind: str, kills: int, start: Start, calm: Calm, tmp_path: Path) -> None:
     home, seconds, out = calm(kind)
@@ -266,7 +266,7 @@ def remount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-SIZES = [("train", 400), *(long("train", size) for size in random.Random(0).sample(range(40, 900), 12))]
+SIZES = [long("train", 400), *(long("train", size) for size in random.Random(0).sample(range(40, 900), 12))]
 SIZES += [long("audit", size) for size in random.Random(1).sample(range(30, 1500), 8)]
 
 

@@ -22,7 +22,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, stream = tmp_path_factory.mktemp("digits"), np.random.default_rng(0)
     part, rows = digits.parts()["train"], []
     for number, digit in enumerate((3, 5)):
-        for image, pixels in enumerate(part.images[part.target == digit][:80]):
+        for image, pixels in enumerate(part.images[part.target == digit][:60]):
             word = [*TINTS][number if stream.random() < 0.9 else 1 - number]
             tinted = pixels.squeeze()[..., None] / 255 * np.array(TINTS[word])
             path = root / f"{digit}-{image}.png"
@@ -58,7 +58,7 @@ def marked(source: Path, out: Path) -> tuple[Path, str]:
 def test_marks_choose_and_export_a_model_of_groups(marked: tuple[Path, str], out: Path) -> None:
     _, told = marked
     found = json.loads((out / "audit.json").read_text())
-    assert found["propagation"]["marked"] == 60 and found["propagation"]["accuracy"]["value"] > 90, "colour is easy"
+    assert found["propagation"]["marked"] == 60 and found["propagation"]["accuracy"]["value"] > 85, "colour is easy"
     assert [cell["value"] for cell in found["propagation"]["groups"]] == ["green", "red"] * 2
     rows = {row["name"]: row for row in found["selection"]["candidates"]}
     groups = [name for name, row in rows.items() if row["uses_groups"] == "uses marks"]

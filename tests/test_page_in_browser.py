@@ -431,6 +431,7 @@ def test_hostile_names_and_texts_stay_text(browser: Any, kind: str, tmp_path: Pa
     assert run(browser, "return window.hacked") is None and browser.get_log("browser") == []
 
 
+@pytest.mark.long
 def test_ten_thousand_images_stay_under_five_megabytes_and_quick(browser: Any, tmp_path: Path) -> None:
     n, kept, names = 100_000, 500, [f"class {k}" for k in range(10)]
     random = np.random.default_rng(0)
