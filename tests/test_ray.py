@@ -30,7 +30,13 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 * 2**20)
+    ray.init(
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="ERROR",
+        object_store_memory=100 * 2**20,
+    )
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()
