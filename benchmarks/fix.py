@@ -271,7 +271,7 @@ def average_precision(findings: Any, truth: "pd.Series[str]") -> dict[str, float
     return found
 
 
-def one_draw(name: str, data: Path, work: Path, draw: int) -> dict[str, Any]:
+def one_draw(name: str, data: Path, work: Path, draw: int, workers: int) -> dict[str, Any]:
     """Everything about one draw of a set."""
     chosen = SETS[name]
     train, test = chosen.draw(data, draw)
@@ -280,7 +280,7 @@ def one_draw(name: str, data: Path, work: Path, draw: int) -> dict[str, Any]:
     names = train.image if chosen.kind == "image" else [str(number + 1) for number in range(len(train))]
     train[[chosen.kind, "label", "group"]].to_csv(source, index=False)
     truth = pd.Series(train.group.to_numpy(), index=names)
-    named = {chosen.kind: chosen.kind, "label": "label", "group": "group", "seed": draw}
+    named = {chosen.kind: chosen.kind, "label": "label", "group": "group", "seed": draw, "workers": workers}
     marks, ranked = pd.DataFrame({"id": [], "mark": []}), {}
     out = work / f"out-{draw}"
     for stage in ("none", *MARKS, "all") if chosen.shortcut else ("none",):
@@ -328,13 +328,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/fix"))
     given = parser.parse_args()
     for draw in range(given.draws):
         for name in given.names:
             path = given.out / f"{name}-{draw}.json"
             if not path.is_file():
-                write_json(path, one_draw(name, given.data, given.work / name, draw))
+                write_json(path, one_draw(name, given.data, given.work / name, draw, given.workers))
 
 
 if __name__ == "__main__":

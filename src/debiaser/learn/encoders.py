@@ -4,6 +4,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,6 +85,27 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _in_threads(work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
+    """What `work` makes of each part; on a CPU every thread that torch may use has parts of its own.
+
+    Threads that share a part meet at every layer: one that is kept waiting by another program keeps all waiting (6x).
+    """
+    threads = torch.get_num_threads()
+    if min(threads, len(parts)) < 2 or parts[0].device.type != "cpu":
+        return [work(part) for part in parts]
+
+    @torch.inference_mode()  # of the thread
+    def alone(part: Tensor) -> Tensor:
+        torch.set_num_threads(1)
+        return work(part)
+
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(alone, parts))
+    finally:
+        torch.set_num_threads(threads)
+
+
 # Images
 
 
@@ -139,7 +161,7 @@ def _image_encoder(
             parts = [
                 part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(images, at_once)
             ]
-            found = torch.cat([flow(network(), part).float().cpu() for part in parts])
+            found = torch.cat(_in_threads(lambda part: flow(network(), part).float().cpu(), parts))
         return found.clone()  # outside: a tensor of inference mode could not enter training
 
     with torch.inference_mode():
@@ -208,7 +230,7 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
         order = torch.tensor([len(each) for each in tokens]).argsort(stable=True)  # alike in length: little padding
         with torch.inference_mode():
             parts = [together([tokens[row] for row in rows]).to(device) for rows in torch.split(order, at_once)]
-            found = torch.cat([flow(module, part).float().cpu() for part in parts])
+            found = torch.cat(_in_threads(lambda part: flow(module, part).float().cpu(), parts))
         return found[order.argsort()].clone()
 
     identity = _identity(name, module.state_dict(), first, unit_length, longest)
