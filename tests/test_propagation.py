@@ -13,7 +13,7 @@ from debiaser.auditing.candidates import World
 from debiaser.auditing.crossval import Job, fit_last_layer
 from debiaser.auditing.inputs import Material
 from debiaser.auditing.marks import choose_to_mark
-from debiaser.auditing.propagation import by_shares, column_groups, propagate_marks
+from debiaser.auditing.propagation import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.guard import calibrated
@@ -78,10 +78,10 @@ def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:
     score = np.where(value == y, 0.0, 1.0) + stream.random(N)
     examined, words = examined_of(features, y, value), np.array(["land", "water"])
     rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
-    marked = {int(row): str(words[value[row]]) for row in rows}
-    by_score = {row: mark for row, mark in marked.items() if score[row] >= 1}
-    by_score |= {row: mark for row, mark in marked.items() if row not in by_score and row % 3}
-    rare = {name: (propagate_marks(examined, each).value != y) for name, each in (("all", marked), ("few", by_score))}
+    random = propagate_marks(examined, {int(row): str(words[value[row]]) for row in rows}).value
+    by_score = np.array([row for row in rows if score[row] >= 1 or row % 3])
+    without = Propagation([features], y, {}).values(by_score, value[by_score])
+    rare = {"all": random != y, "few": without != y}
     assert (value != y).sum() < rare["all"].sum() < 2.5 * (value != y).sum() < rare["few"].sum()
     precision = {name: (value != y)[each].mean() for name, each in rare.items()}
     assert precision["all"] > 1.5 * precision["few"]
@@ -109,6 +109,27 @@ def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
         propagate_marks(examined, {0: "land", 1: "water", 2: "land", 3: "water"})
     few = {0: "land", 1: "water", 2: "water", 3: "land", 4: "typo"}
     assert "More marks would help" in propagate_marks(examined, few).told["more"]
+    stream = np.random.default_rng(1)
+    anything = {int(row): str(stream.choice(["a", "b"])) for row in range(0, N, 5)}
+    with pytest.raises(Problem, match="features hardly tell"):
+        propagate_marks(examined, anything)
+
+
+def test_values_are_not_read_off_the_label() -> None:
+    """Features that tell the label better than the value: marks of each class x value weigh the same."""
+    stream = np.random.default_rng(0)
+    y = np.arange(N) % 2
+    value = np.where(stream.random(N) < 0.9, y, 1 - y)
+    features = stream.normal(size=(N, 50)).astype(np.float32)
+    features[:, :10] += 2.0 * (2 * y - 1)[:, None]
+    features[:, 10:13] += 1.0 * (2 * value - 1)[:, None]
+    score = np.where(value == y, 0.0, 0.5) + stream.random(N)
+    rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
+    groups = propagate_marks(examined_of(features, y, value), {int(row): "ab"[value[row]] for row in rows})
+    assert (groups.value != y)[value != y].mean() > 0.5
+
+
+def test_groups_of_a_column() -> None:
     known = column_groups(np.array(["b", "a", "b"]))
     assert known.values == ("a", "b") and known.flag == "uses group labels"
     assert known.of(np.array([0, 0, 1])).tolist() == [1, 0, 3]

@@ -20,8 +20,12 @@ from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.learn.forward import look
+from debiaser.learn.last_layer import equal_groups
 
-STRENGTH = 0.01  # scikit-learn's C of the propagation: few marks, many features
+# Ways to propagate: whether marks weigh the same by class x value, not by value alone, and scikit-learn's C: few marks,
+# many features. The one that finds more marks again, out of fold, is taken.
+WAYS = ((False, 0.01), (True, 0.001))
+LEVEL = 0.2  # of the test that features tell values beyond what the label tells
 RANDOM = 8  # random marks of a class from which they tell how many of its samples have each value
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
@@ -81,9 +85,9 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
         )
     spaces = feature_spaces(examined)
     shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
-    propagation = Propagation(spaces, y, shares)
+    propagation, again = best_propagation(spaces, y, shares, learnt, labels, examined.trainer.seed)
     value = propagation.values(learnt, labels)
-    again = cross_validated(propagation, learnt, labels, examined.trainer.seed)
+    check_beyond_label(y, value, learnt, labels, again)
     known = np.zeros(len(y), bool)
     for row, word in words.items():
         if word in number:
@@ -91,6 +95,26 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     groups = Groups(value, values, known, f"{len(learnt):,} marks, propagated")
     groups.told.update(report(groups, examined, learnt, labels, again, propagation))
     return groups
+
+
+def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, again: Rows) -> None:
+    """Refuse values that features tell no better than the label does: groups of them would be groups of chance.
+
+    Of the marks (m,) of samples `rows` whose value is not the usual one of their class, more must be found `again` than
+    by giving as many samples of the class, as have it in `value` (n,), that value at random.
+    """
+    from scipy.stats import binomtest
+
+    usual = {k: np.bincount(value[y == k]).argmax() for k in np.unique(y[rows])}  # marks by score are mostly unusual
+    rare = np.flatnonzero(labels != np.array([usual[k] for k in y[rows]]))
+    chance = float(np.mean([(value[y == y[rows[each]]] == labels[each]).mean() for each in rare]))
+    found = int((again[rare] == labels[rare]).sum())
+    if binomtest(found, len(rare), chance, "greater").pvalue > LEVEL:
+        raise Problem(
+            f"no groups are made of the marks: within a class, features hardly tell values apart ({found:,} of "
+            f"{len(rare):,} marks that are not the usual one of their class are found again, {len(rare) * chance:.1f} "
+            "would be by chance); mark more samples that go against the shortcut, or try another --backbone"
+        )
 
 
 def as_value(examined: Examined, row: int, mark: str) -> str | None:
@@ -136,26 +160,48 @@ class Propagation:
 
     A logistic regression ranks samples; how many of a class get a value is what the random marks of that class say: a
     value that is rare in a class would else be given to many that do not have it, since marks by score abound in it.
+    by_cell: marks of every class x value weigh the same, so that the value is not read off the label where that is
+    easier to see; of every value else, which rests on more marks.
     """
 
     spaces: list[NDArray[np.float32]]
     y: Rows
     shares: dict[int, Vector]
+    by_cell: bool = False
+    strength: float = 0.01
 
     def values(self, rows: Rows, marked: Rows) -> Rows:
         """(n,) the value of every sample by the marks (m,), numbers of values, of samples `rows`."""
         from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        balanced = LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=500)
-        fits = (make_pipeline(StandardScaler(), balanced).fit(x[rows], marked).predict_proba(x) for x in self.spaces)
-        known, chances = np.unique(marked), np.mean(list(fits), 0)
+        known, number = np.unique(marked, return_inverse=True)
+        weight = equal_groups(self.y[rows] * len(known) + number if self.by_cell else number)
+        weight /= weight.mean()
+        found = []
+        for x in self.spaces:
+            scaled = StandardScaler().fit(x[rows]).transform(x)
+            fit = LogisticRegression(C=self.strength, max_iter=500).fit(scaled[rows], marked, weight)
+            found.append(fit.predict_proba(scaled))
+        chances = np.mean(found, 0)
         value = known[chances.argmax(1)]
         for k, shares in self.shares.items():
             mine = self.y == k
             value[mine] = known[by_shares(chances[mine], shares[known] / shares[known].sum())]
         return np.asarray(value)
+
+
+def best_propagation(
+    spaces: list[NDArray[np.float32]], y: Rows, shares: dict[int, Vector], rows: Rows, labels: Rows, seed: int
+) -> tuple[Propagation, Rows]:
+    """The way that finds most marks `labels` (m,) of samples `rows` again, in the mean over class x value; and the
+    value of each as the others have it."""
+    ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
+    found = [cross_validated(way, rows, labels, seed) for way in ways]
+    cell = y[rows] * (labels.max() + 1) + labels
+    recall = [np.mean([(again == labels)[cell == each].mean() for each in np.unique(cell)]) for again in found]
+    best = int(np.argmax(recall))
+    return ways[best], found[best]
 
 
 def by_shares(chances: Vector, shares: Vector) -> Rows:
