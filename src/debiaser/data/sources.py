@@ -162,7 +162,7 @@ class FolderSet(Published):
 
     contents: str
     page: str
-    index: Callable[[Bundle], tuple[Any, Mapping[str, int]]] = field(repr=False)
+    index: Callable[..., tuple[Any, Mapping[str, int]]] = field(repr=False)
     counts: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
@@ -240,6 +240,16 @@ class FolderSet(Published):
         with archive.open("rb") as stream:
             end = ".zip" if stream.read(2) == b"PK" else ".tar.gz"
         return archive.replace(folder / f"{self.name}{end}")
+
+
+def read_frame(bundle: Bundle, name: str, wrong: str, **form: Any) -> Any:
+    """A file of the bundle by pandas' `read_csv`; a `FormatError` that says what is wrong where it cannot be read."""
+    import pandas as pd  # slow to import, so only here
+
+    try:
+        return pd.read_csv(io.BytesIO(bundle.read(name)), **form)
+    except ValueError as error:  # pandas' own and Unicode's among them
+        raise FormatError(bundle.path / name, f"{wrong} ({brief(error)})") from error
 
 
 def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
