@@ -1,7 +1,6 @@
 """Groups of training samples: reduced features, clusters of them, silhouettes, and weights that make groups equal."""
 
 import importlib
-import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -11,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.io import numpy_stream
-
-log = logging.getLogger("debiaser")
+from debiaser.io import log, numpy_stream
 
 Points: TypeAlias = NDArray[np.float64]  # (n, d)
 Groups: TypeAlias = NDArray[np.int64]  # (n,)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from debiaser.data.augment import Augmentation
 from debiaser.data.split import Batch, Split
 from debiaser.errors import Misuse, Problem, known
-from debiaser.io import derive, torch_stream
+from debiaser.io import derive, log, torch_stream
 from debiaser.learn import engine
 from debiaser.learn.checkpoint import Checkpoint, Checkpoints, add_state
 from debiaser.learn.distributed import ALONE, Processes
@@ -31,7 +30,6 @@ from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler
 
-log = logging.getLogger("debiaser")
 LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
 

@@ -3,7 +3,6 @@
 `index_<set>` finds the images of a copy and counts them, `load_<set>` makes the benchmark of them.
 """
 
-import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -20,9 +19,8 @@ from debiaser.data.fetch import Web
 from debiaser.data.sources import FolderSet, images_in, read_frame
 from debiaser.data.split import Benchmark, There
 from debiaser.errors import Misuse, known
-from debiaser.io import numpy_stream
+from debiaser.io import log, numpy_stream
 
-log = logging.getLogger("debiaser")
 PARTS = ("train", "valid", "test")
 HELD_OUT = 0.1  # of a part of a set that has no images of valid or test
 
