@@ -22,9 +22,8 @@ from debiaser.learn.last_layer import LogisticFit
 from debiaser.learn.sampler import Shuffle
 from debiaser.methods.afr import confidence_weights
 from debiaser.methods.bam import Auxiliary
-from debiaser.methods.frozen import plain_network
 from debiaser.methods.neurontune import mistake_differences
-from debiaser.methods.task import Method, Task
+from debiaser.methods.task import Method, Task, plain_network
 from debiaser.methods.ula import Adjusted, label_given_answer
 from debiaser.methods.xrm import Twins
 from kills import same

@@ -10,8 +10,7 @@ from torch import nn
 from debiaser.io import log
 from debiaser.learn.groups import Groups, balancing_weights, consecutive
 from debiaser.learn.last_layer import LastLayer, LogisticFit
-from debiaser.methods.frozen import plain_network
-from debiaser.methods.task import Method, Task, bounded, choice
+from debiaser.methods.task import Method, Task, bounded, choice, plain_network
 
 
 @dataclass(frozen=True)
