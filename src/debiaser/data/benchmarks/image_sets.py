@@ -38,23 +38,19 @@ class Files(NamedTuple):
         return Files([self.names[row] for row in numbers], self.target[numbers], self.bias[numbers])
 
 
-class Found(NamedTuple):
-    """What a copy of a set holds: the files of each part, of the set's own split, by their names in the bundle."""
-
-    bundle: Bundle
-    parts: dict[str, Files]
-
-    def tally(self) -> dict[str, int]:
-        """How many images each part holds."""
-        return {part: len(files.names) for part, files in self.parts.items()}
+Parts = dict[str, Files]
+# The files of each part, by their names in the bundle, and how many there are, in the words of the set's counts.
+Indexed = tuple[tuple[Bundle, Parts], dict[str, int]]
 
 
-Indexed = tuple[Found, dict[str, int]]  # with how many images there are, by the words of the set's counts
-
-
-def by_part(bundle: Bundle, listed: Files, split: Integers) -> Found:
+def by_part(listed: Files, split: Integers) -> Parts:
     """The images of train, valid and test: 0, 1 and 2 in `split` (n,)."""
-    return Found(bundle, {part: listed.chosen(split == number) for number, part in enumerate(PARTS)})
+    return {part: listed.chosen(split == number) for number, part in enumerate(PARTS)}
+
+
+def indexed(bundle: Bundle, parts: Parts) -> Indexed:
+    """What was found, and how many images each part holds."""
+    return (bundle, parts), {part: len(files.names) for part, files in parts.items()}
 
 
 def read_list(bundle: Bundle, file: str, allowed: Mapping[str, Collection[Any]], names: str) -> tuple[Any, list[str]]:
@@ -98,16 +94,22 @@ def warn_once(told: str) -> None:
     log.warning("%s", told)
 
 
-def open_set(set_: FolderSet, root: Path | None, *words: str) -> tuple[Found, There]:
+def open_set(set_: FolderSet, root: Path | None, *words: str) -> tuple[Bundle, Parts, There]:
     """The images of the copy that is here, and how much of the set they are."""
     with set_.opened(root) as bundle:
-        found, counts = set_.index(bundle, *words)
-    return found, set_.there(counts, (name for files in found.parts.values() for name in files.names))
+        (bundle, parts), counts = set_.index(bundle, *words)
+    return bundle, parts, set_.there(counts, names_in(parts))
+
+
+def names_in(parts: Parts) -> list[str]:
+    """The names of all images."""
+    return [name for files in parts.values() for name in files.names]
 
 
 def file_benchmark(
     name: str,
-    found: Found,
+    bundle: Bundle,
+    files: Parts,
     there: There,
     size: tuple[int, int],
     classes: tuple[str, ...],
@@ -121,7 +123,7 @@ def file_benchmark(
 
     A part without images of valid or test, as the first thousand of a list are, gets a tenth of train for each.
     """
-    bundle, files = found.bundle, dict(found.parts)
+    files = dict(files)
     for part in ("valid", "test"):
         if there.part and not len(files[part].names):
             held = draw_by_class(files["train"].target, HELD_OUT, numpy_stream(data_seed, name, part, "held out"))
@@ -144,13 +146,13 @@ UNKNOWN, ELSEWHERE = -1, len(ACTIONS)  # a place that no class has in training; 
 
 def index_bar(bundle: Bundle) -> Indexed:
     """For train and test the images, by class and number, and how many each class has; a renamed one is refused."""
-    found = Found(bundle.based_on("train", "test"), {})
+    bundle, parts = bundle.based_on("train", "test"), {}
     for part, place in (("train", UNKNOWN), ("test", ELSEWHERE)):
-        matches = images_in(found.bundle, part, ACTION_NAME, "<class>_<number>.jpg")
+        matches = images_in(bundle, part, ACTION_NAME, "<class>_<number>.jpg")
         keys = sorted((ACTIONS.index(match[1]), int(match[2]), match.string) for match in matches)
         target = np.array([key[0] for key in keys])
-        found.parts[part] = Files([key[2] for key in keys], target, np.full(len(keys), place))
-    return found, counted(*(np.bincount(each.target, minlength=len(ACTIONS)) for each in found.parts.values()))
+        parts[part] = Files([key[2] for key in keys], target, np.full(len(keys), place))
+    return (bundle, parts), counted(*(np.bincount(each.target, minlength=len(ACTIONS)) for each in parts.values()))
 
 
 def counted(train: Iterable[int], test: Iterable[int]) -> dict[str, int]:
@@ -183,13 +185,12 @@ def load_bar(
 
     size: pixels of a side.
     """
-    found, there = open_set(BAR, root)
-    train = found.parts["train"]
+    bundle, parts, there = open_set(BAR, root)
+    train = parts["train"]
     valid = draw_by_class(train.target, VALID, numpy_stream(data_seed, "bar", "valid"))
-    divided = {"train": train.chosen(~valid), "valid": train.chosen(valid), "test": found.parts["test"]}
+    parts = {"train": train.chosen(~valid), "valid": train.chosen(valid), "test": parts["test"]}
     notes = ("which training images go against the shortcut is not known; every test image does",)
-    found = found._replace(parts=divided)
-    return file_benchmark("bar", found, there, (size, size), ACTIONS, "place", noise, data_seed, notes)
+    return file_benchmark("bar", bundle, parts, there, (size, size), ACTIONS, "place", noise, data_seed, notes)
 
 
 # --- Biased FFHQ: faces whose age and gender go together in training, but for half a percent
@@ -201,20 +202,20 @@ ATTRIBUTES = ("age", "gender")  # what the two numbers are by the description of
 
 def index_bffhq(bundle: Bundle, share: str = "0.5pct") -> Indexed:
     """The images of each part, with the first number of their names as class and the second as bias, checked."""
-    found = Found(bundle.based_on("valid", "test"), {})
-    shares = sorted({top for name in found.bundle.entries if (top := name.split("/")[0]).endswith("pct")})
+    bundle, parts = bundle.based_on("valid", "test"), {}
+    shares = sorted({top for name in bundle.entries if (top := name.split("/")[0]).endswith("pct")})
     if share not in shares:
         raise FormatError(bundle.path, f"has no folder {share}; there: {', '.join(shares) or 'none'}")
     folders = {"train": (f"{share}/align", f"{share}/conflict"), "valid": ("valid",), "test": ("test",)}
     for part, each in folders.items():
         form = "<id>_<0 or 1>_<0 or 1>.png"
-        matches = [match for name in each for match in images_in(found.bundle, name, FACE_NAME, form)]
+        matches = [match for name in each for match in images_in(bundle, name, FACE_NAME, form)]
         numbers = np.array([(int(match[1]), int(match[2])) for match in matches])
-        found.parts[part] = Files([match.string for match in matches], numbers[:, 0], numbers[:, 1])
-    for name, first, second in zip(*found.parts["train"], strict=True):
+        parts[part] = Files([match.string for match in matches], numbers[:, 0], numbers[:, 1])
+    for name, first, second in zip(*parts["train"], strict=True):
         if (first == second) != name.startswith(f"{share}/align/"):
             raise FormatError(bundle.path, f"holds {name!r}, whose numbers do not fit its folder")
-    return found, found.tally()
+    return indexed(bundle, parts)
 
 
 BFFHQ = FolderSet(
@@ -244,16 +245,15 @@ def load_bffhq(
     """
     if target not in TARGETS:
         raise known("target of bffhq", target, TARGETS)
-    found, there = open_set(BFFHQ, root, f"{check_share('rho', rho) * 100:g}pct")
+    bundle, parts, there = open_set(BFFHQ, root, f"{check_share('rho', rho) * 100:g}pct")
     learnt, other = ATTRIBUTES[:: 1 if target == "first" else -1]
     if target == "second":
-        swapped = {part: Files(names, two, one) for part, (names, one, two) in found.parts.items()}
-        found = found._replace(parts=swapped)
+        parts = {part: Files(names, two, one) for part, (names, one, two) in parts.items()}
     note = (
         f"the target is the {target} number of the file name ({learnt} by the archive's authors), the bias "
         f"the other ({other}); the paper calls gender the target (D11)"
     )
-    return file_benchmark("bffhq", found, there, (size, size), ("0", "1"), other, noise, data_seed, (note,))
+    return file_benchmark("bffhq", bundle, parts, there, (size, size), ("0", "1"), other, noise, data_seed, (note,))
 
 
 # --- FairFace under BFFHQ's protocol
@@ -268,13 +268,13 @@ CELLS = [(age, gender) for age in (0, 1) for gender in (0, 1)]
 
 def index_fairface(bundle: Bundle) -> Indexed:
     """The images of both lists, by the names these have there; those of other ages have the class -1."""
-    found = Found(bundle, {})
+    parts = {}
     for part in ("train", "val"):
         columns = {"age": (*AGES, *OTHERS), "gender": tuple(GENDERS)}
         table, names = read_list(bundle, f"{part}_labels.csv", columns, "file")
         ages, genders = table["age"].map(AGES).fillna(-1), table["gender"].map(GENDERS)
-        found.parts[part] = Files(names, ages.to_numpy(np.int64), genders.to_numpy(np.int64))
-    return found, found.tally()
+        parts[part] = Files(names, ages.to_numpy(np.int64), genders.to_numpy(np.int64))
+    return indexed(bundle, parts)
 
 
 FAIRFACE = FolderSet(
@@ -302,7 +302,7 @@ def load_fairface(
     from its training list. size: pixels of a side. From a part of the set, all these numbers are less by one share.
     """
     against = round(check_share("rho", rho) * TRAIN)
-    found, there = open_set(FAIRFACE, root)
+    bundle, listed, there = open_set(FAIRFACE, root)
     wanted = {
         "train": {(age, gender): TRAIN - against if age == gender else against for age, gender in CELLS},
         "valid": dict.fromkeys(CELLS, EACH),
@@ -310,7 +310,7 @@ def load_fairface(
     }
     pools = {
         (source, cell): np.flatnonzero((files.target == cell[0]) & (files.bias == cell[1]))
-        for source, files in found.parts.items()
+        for source, files in listed.items()
         for cell in CELLS
     }
     taken = {"train": ("train", "valid"), "val": ("test",)}
@@ -323,13 +323,12 @@ def load_fairface(
             rows[part].append(drawn[:count])
             drawn = drawn[count:]
     drawn_parts = {
-        part: found.parts[source].chosen(np.sort(np.concatenate(rows[part])))
+        part: listed[source].chosen(np.sort(np.concatenate(rows[part])))
         for source, parts in taken.items()
         for part in parts
     }
     notes = ("BFFHQ's protocol on the faces of FairFace: other images than BFFHQ's, not to be taken for it",)
-    found = found._replace(parts=drawn_parts)
-    return file_benchmark("fairface", found, there, (size, size), AGED, "gender", noise, data_seed, notes)
+    return file_benchmark("fairface", bundle, drawn_parts, there, (size, size), AGED, "gender", noise, data_seed, notes)
 
 
 # --- CelebA: hair colour as the target, gender as the shortcut, or any other two of its forty attributes
@@ -412,11 +411,11 @@ def load_celeba(
     # A sample is aligned where target and bias agree: the bias counts as 1 where it goes with the target in training.
     one, two = y[split == 0], other[split == 0]
     against = bool(len(one) * (one * two).sum() < one.sum() * two.sum())
-    found = by_part(bundle, Files(paths, y, other ^ against), split)
-    there = CELEBA.there(counts, (name for files in found.parts.values() for name in files.names))
+    parts = by_part(Files(paths, y, other ^ against), split)
+    there = CELEBA.there(counts, names_in(parts))
     shape, fit = ((size, size), "crop") if crop == "square" else ((int(size * TALL), size), "squash")
     classes, named = (f"not {target}", target), f"not {bias}" if against else bias
-    return file_benchmark("celeba", found, there, shape, classes, named, noise, data_seed, shape=fit)
+    return file_benchmark("celeba", bundle, parts, there, shape, classes, named, noise, data_seed, shape=fit)
 
 
 # --- Waterbirds: birds cut out of photographs and put before land or water, which goes with the bird in training
@@ -430,8 +429,7 @@ def index_waterbirds(bundle: Bundle) -> Indexed:
     """The images of each part, by the list of the set."""
     table, names = read_list(bundle, BIRD_LIST, BIRD_COLUMNS, "img_filename")
     bird, split, place = (table[name].to_numpy(np.int64) for name in BIRD_COLUMNS)
-    found = by_part(bundle, Files(names, bird, place), split)
-    return found, found.tally()
+    return indexed(bundle, by_part(Files(names, bird, place), split))
 
 
 WATERBIRDS = FolderSet(
@@ -454,8 +452,8 @@ def load_waterbirds(
     features: str | None = None,  # noqa: ARG001 (see `load_bar`)
 ) -> Benchmark:
     """The benchmark in its official split; size: pixels of a side."""
-    found, there = open_set(WATERBIRDS, root)
-    return file_benchmark("waterbirds", found, there, (size, size), BIRDS, "place", noise, data_seed)
+    bundle, parts, there = open_set(WATERBIRDS, root)
+    return file_benchmark("waterbirds", bundle, parts, there, (size, size), BIRDS, "place", noise, data_seed)
 
 
 SETS = {each.name: each for each in (BAR, BFFHQ, CELEBA, WATERBIRDS, FAIRFACE)}
