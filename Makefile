@@ -48,7 +48,7 @@ vulnerabilities: $(MADE)/test
 	$(PY) tests/known_vulnerabilities.py --strict
 
 results: $(MADE)/package
-	$(PY) -m debiaser.paper.documents
+	$(PY) docs/making/tables.py
 
 faults: $(MADE)/test
 	OMP_NUM_THREADS=1 $(PY) -m pytest -rs -m long

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data.benchmarks import bar, waterbirds
+from debiaser.data.benchmarks.image_sets import load_bar, load_waterbirds
 from debiaser.io import write_json
 from debiaser.learn.encoders import find_encoder
 
@@ -25,7 +25,7 @@ def main() -> None:
     for name in ("bar", "waterbirds", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args()
-    actions, birds = bar.load(given.bar, None, 0).train, waterbirds.load(given.waterbirds, None, 0).train
+    actions, birds = load_bar(given.bar, None, 0).train, load_waterbirds(given.waterbirds, None, 0).train
     stream, classes = np.random.default_rng(0), int(actions.y.max()) + 1
     mine = [np.flatnonzero(actions.y.numpy() == k) for k in range(classes)]
     picked = [(actions.read, stream.choice(rows, IMAGES, False)) for rows in mine]

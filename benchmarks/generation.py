@@ -24,7 +24,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from debiaser.data.benchmarks import DATASETS, bar, gallery
+from debiaser.data.benchmarks import DATASETS, gallery
+from debiaser.data.benchmarks.image_sets import ACTIONS, load_bar
 from debiaser.data.split import Split
 from debiaser.learn.recipe import keep_freed_memory
 from debiaser.paper.speed import Items, as_tensor, in_fresh_process, spread
@@ -92,11 +93,11 @@ def decoding(rounds: int, count: int) -> dict[str, Any]:
     torch.set_num_threads(1)  # as in the loader's workers: the threads that decode are our own
     with jpegs(count, SIZE) as paths, tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(paths):
-            at = Path(folder, "bar", "test" if number % 8 == 0 else "train", f"{bar.CLASSES[number % 6]}_{number}.jpg")
+            at = Path(folder, "bar", "test" if number % 8 == 0 else "train", f"{ACTIONS[number % 6]}_{number}.jpg")
             at.parent.mkdir(parents=True, exist_ok=True)
             at.symlink_to(path)
         gallery.ROOM = 0  # nothing is kept: every round decodes
-        split: Split = bar.load(Path(folder), None, 0, partial=True).train
+        split: Split = load_bar(Path(folder), None, 0, partial=True).train
         own = [str(Path(folder, "bar", name)) for name in split.read.names]  # type: ignore[attr-defined]
         usual = Items(len(own), lambda row: normalised(opened(own, SIZE, row)))  # as people write it
         loader = DataLoader(usual, BATCH, num_workers=WORKERS, persistent_workers=True)

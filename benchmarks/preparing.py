@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from debiaser.data.benchmarks import celeba, gallery
+from debiaser.data.benchmarks import gallery
+from debiaser.data.benchmarks.image_sets import load_celeba
 from debiaser.io import write_json
 from debiaser.learn.recipe import environment
 from debiaser.paper.speed import Items, Way, as_tensor, in_fresh_process, interleaved, ratio
@@ -30,11 +31,12 @@ AGAIN = """
 import json, sys, time
 from pathlib import Path
 import torch
-from debiaser.data.benchmarks import celeba, gallery
+from debiaser.data.benchmarks import gallery
+from debiaser.data.benchmarks.image_sets import load_celeba
 from debiaser.paper.speed import peak_mb
 gallery.user_cache = lambda name: Path(sys.argv[4]) / name
 start, used = time.perf_counter(), time.process_time()
-read = celeba.load(Path(sys.argv[1]), None, 0, size=int(sys.argv[2])).train.read
+read = load_celeba(Path(sys.argv[1]), None, 0, size=int(sys.argv[2])).train.read
 read(torch.arange(256))
 seconds = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - used}
 for rows in torch.split(torch.arange(int(sys.argv[3])), 256): read(rows)
@@ -53,7 +55,7 @@ def by_pillow(folder: Path, names: list[str], size: int, row: int) -> torch.Tens
 
 def ways(data: Path, images: int, size: int, cache: Path) -> dict[str, Way]:
     """Ours, into an empty cache each time, and the usual one, which keeps nothing."""
-    read = celeba.load(data, None, 0, size=size).train.read
+    read = load_celeba(data, None, 0, size=size).train.read
     chosen = torch.linspace(0, len(read.names) - 1, images).long().tolist()
     names = [read.names[row] for row in chosen]
     numbers = iter(range(1_000_000))

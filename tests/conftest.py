@@ -1,5 +1,6 @@
 """What every test may use: one thread, real data where it is, tiny tasks, the command run as a command."""
 
+import importlib.util
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples every time, so that a commit passes or fails for what it changed.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
+
+
+def script(place: str) -> ModuleType:
+    """The module in a file of this repository that is not in the package."""
+    name = Path(place).stem
+    spec = importlib.util.spec_from_file_location(name, ROOT / place)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

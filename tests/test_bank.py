@@ -1,8 +1,6 @@
 """The bank of sets that judges the verdict: what is in it, what it counts, and that its thresholds stay frozen."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +8,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parents[1]
+from conftest import script
 
 
 @pytest.fixture(scope="module")
 def bank() -> Any:
-    found = importlib.util.spec_from_file_location("bank", ROOT / "benchmarks" / "bank.py")
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["bank"] = module  # its dataclasses look their module up
-    found.loader.exec_module(module)
-    return module
+    return script("benchmarks/bank.py")
 
 
 def line(bank: Any, chosen: Any, verdict: str, named: str | None = None) -> dict[str, Any]:

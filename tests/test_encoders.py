@@ -250,7 +250,7 @@ def test_a_model_in_parts_is_joined_and_checked(no_cache: Path, tmp_path: Path) 
     assert (no_cache / "net" / "config.json").read_text() == '{"outer": 1}'
     assert net.find(None).path == no_cache / "net"
     (no_cache / "net" / "config.json").unlink()
-    assert net.find(None) is None
+    assert net.find(None).path is None
     for damage, told in ((whole[200:-90], "does not hold the network"), (whole[200:].replace(b"a", b"b"), "network")):
         (by_hand / "net.zip.002").write_bytes(damage)
         with pytest.raises(FormatError, match=told):

@@ -1,7 +1,5 @@
 """Clusters, silhouettes and balancing weights, with the cases in which they cannot be had."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -72,8 +70,7 @@ def test_clusters_count_alike_whatever_their_size():
 
 @pytest.mark.parametrize("points", [np.zeros((30, 2)), np.zeros((1, 2)), np.array([[0.0, 0.0], [1.0, 1.0]])])
 def test_points_without_clusters_are_one(points, caplog):
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        assert not made.best_clusters(points, 10, "gmm", 0)[0](points).any()
+    assert not made.best_clusters(points, 10, "gmm", 0)[0](points).any()
     assert "it is one" in caplog.text
 
 
@@ -92,15 +89,13 @@ def test_pca_stands_in_for_umap_and_says_so(monkeypatch, caplog):
 
     monkeypatch.setattr(made.importlib, "import_module", missing)
     points, _ = blobs(d=6)
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        found, _ = made.reduce_features(points, points[:0], "umap", 2, 0)
+    found, _ = made.reduce_features(points, points[:0], "umap", 2, 0)
     assert "UMAP is not installed" in caplog.text and "debiaser[umap]" in caplog.text
     assert np.array_equal(found, made.reduce_features(points, points[:0], "pca", 2, 0)[0])
 
 
 def test_too_few_rows_for_umap(caplog):
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        found, _ = made.reduce_features(blobs(rows=20)[0], np.empty((0, 2)), "umap", 2, 0)
+    found, _ = made.reduce_features(blobs(rows=20)[0], np.empty((0, 2)), "umap", 2, 0)
     assert found.shape == (20, 2) and "too few for UMAP" in caplog.text
 
 
@@ -133,9 +128,8 @@ def test_fit_clusters_finds_blobs_and_is_seeded(how):
 @pytest.mark.parametrize("how", ["gmm", "kmeans"])
 def test_fewer_points_than_clusters(how, caplog):
     points = np.repeat([[0.0, 0.0], [1.0, 1.0], [5.0, 0.0]], 3, axis=0)
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        found = made.fit_clusters(points, 8, how, 0)(points)
-        assert not made.fit_clusters(points[:3], 3, how, 0)(points).any(), "one point, one cluster"
+    found = made.fit_clusters(points, 8, how, 0)(points)
+    assert not made.fit_clusters(points[:3], 3, how, 0)(points).any(), "one point, one cluster"
     assert agree(found, np.repeat(np.arange(3), 3)) and "only 3 different points" in caplog.text
 
 
@@ -147,8 +141,7 @@ def test_a_mixture_that_collapses_becomes_k_means(monkeypatch, caplog):
 
     monkeypatch.setattr(GaussianMixture, "fit", collapse)
     points, where = blobs()
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        assert agree(made.fit_clusters(points, 3, "gmm", 0)(points), where)
+    assert agree(made.fit_clusters(points, 3, "gmm", 0)(points), where)
     assert "k-means instead" in caplog.text
 
 
@@ -161,9 +154,8 @@ def test_spherical_kmeans_sees_directions_not_lengths():
 
 
 def test_spherical_kmeans_with_few_points(caplog):
-    with caplog.at_level(logging.WARNING, "debiaser"):
-        found = made.spherical_kmeans(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), 8, seed=0)
-        assert made.spherical_kmeans(np.zeros((5, 3)), 8, seed=0).tolist() == [0] * 5
+    found = made.spherical_kmeans(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), 8, seed=0)
+    assert made.spherical_kmeans(np.zeros((5, 3)), 8, seed=0).tolist() == [0] * 5
     assert agree(found, np.array([0, 0, 1])) and "only 2 different points" in caplog.text
 
 

@@ -24,7 +24,6 @@ from debiaser.learn.guard import (
     mean_cell_gain,
     null_labels,
 )
-from debiaser.learn.sampler import Shuffle
 from debiaser.methods.guarded import halves
 from debiaser.methods.task import Task
 
@@ -201,12 +200,6 @@ def test_halves_hold_the_same_share_of_every_class_out() -> None:
     y = np.repeat([0, 1], [100, 20])
     half = halves(y, 0.2, STREAM(0))
     assert [np.bincount(half[y == each] + 1).tolist() for each in (0, 1)] == [[20, 40, 40], [4, 8, 8]]
-
-
-def test_a_shuffle_of_some_samples() -> None:
-    rows = np.array([3, 5, 8])
-    assert sorted(Shuffle(3, 1, rows).draw(0).tolist()) == [3, 5, 8]
-    assert Shuffle(3, 1, rows).identity != Shuffle(3, 1).identity
 
 
 def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None:

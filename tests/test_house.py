@@ -83,11 +83,11 @@ BUDGET = {
     "(top)": 343,
     "auditing": 4021,
     "cli": 1152,
-    "data": 3728,
+    "data": 3673,
     "integrations": 547,
-    "learn": 2859,
-    "methods": 1376,
-    "paper": 2988,
+    "learn": 2837,
+    "methods": 1346,
+    "paper": 2790,
     "report": 1491,
 }
 

@@ -1,10 +1,7 @@
 """The three pieces on models of transformers with random weights, as in a loop of one's own."""
 
-import importlib.util
 import json
 import re
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from conftest import ROOT, script
 from debiaser import ScoreSampler, gradient_norms
 
 transformers = pytest.importorskip("transformers", reason="transformers is not here: this test did not run")
-ROOT = Path(__file__).resolve().parents[1]
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "num_labels": 3}
 
 
@@ -112,15 +109,8 @@ def test_the_three_lines_on_a_transformer() -> None:
     assert names["scores"].shape == (24,) and isinstance(names["loader"].sampler, ScoreSampler)
 
 
-def benchmark(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_on_large_data_holds_what_was_measured() -> None:
-    large = benchmark("large_sampling")
+    large = script("benchmarks/large_sampling.py")
     page, found = large.PAGE.read_text(), json.loads(large.RESULT.read_text())
     assert large.renewed(page, found) == page, "run benchmarks/large_sampling.py"
     assert [each["rows"] for each in found["measured"]] == [10**6, 10**7, 10**8]

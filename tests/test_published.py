@@ -17,8 +17,21 @@ from PIL import Image
 import layouts
 import web_site
 from debiaser.data.archives import open_bundle
-from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, fairface, folder_sets, gallery, waterbirds
+from debiaser.data.benchmarks import civilcomments, folder_sets, gallery
 from debiaser.data.benchmarks.civilcomments import Tokens
+from debiaser.data.benchmarks.image_sets import (
+    ACTIONS,
+    BAR,
+    FAIRFACE,
+    WATERBIRDS,
+    counted,
+    index_bar,
+    load_bar,
+    load_bffhq,
+    load_celeba,
+    load_fairface,
+    load_waterbirds,
+)
 from debiaser.data.cache import user_cache
 from debiaser.data.fetch import Patience, Web
 from debiaser.data.sources import FolderSet
@@ -69,7 +82,7 @@ def pixels(benchmark: Benchmark, part: str = "train") -> torch.Tensor:
 @every_form
 def test_bar_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
     write(layouts.bar(), tmp_path / "bar")
-    b = bar.load(tmp_path, None, 0, size=32)
+    b = load_bar(tmp_path, None, 0, size=32)
     assert sizes(b) == (66, 6, 18) and b.classes[5] == "pole vaulting"
     assert Counter(b.valid.y.tolist()) == dict.fromkeys(range(6), 1), "a tenth of each class"
     assert (b.truth["train"].conflicting(b.train.y) == -1).all()
@@ -81,27 +94,27 @@ def test_bar_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None
 
 def test_bar_in_detail(tmp_path: Path) -> None:
     write_folder(layouts.bar(), tmp_path / "bar")
-    b, noisy, other = (bar.load(tmp_path, None, seed, noise=noise) for seed, noise in ((0, 0), (0, 0.5), (1, 0)))
+    b, noisy, other = (load_bar(tmp_path, None, seed, noise=noise) for seed, noise in ((0, 0), (0, 0.5), (1, 0)))
     expected = Image.open(tmp_path / "bar/test/pole vaulting_14.jpg").resize((224, 224), Image.Resampling.BILINEAR)
     assert np.array_equal((b.test.batch(torch.tensor([17])).x[0] * 255).round().permute(1, 2, 0), expected)
     train, valid = b.train.read.names, b.valid.read.names
-    assert [bar.CLASSES.index(Path(name).stem.rpartition("_")[0]) for name in train] == b.train.y.tolist()
+    assert [ACTIONS.index(Path(name).stem.rpartition("_")[0]) for name in train] == b.train.y.tolist()
     assert valid == noisy.valid.read.names != other.valid.read.names, "drawn by the seed"
     assert len({*train, *valid}) == 72
     flipped = [noisy.truth[part].flipped(getattr(noisy, part).y).sum() for part in ("train", "test")]
     assert 15 < flipped[0] < 51 and flipped[1] == 0
     for size in (4, 5000):
         with pytest.raises(Misuse, match="size must lie between 8 and 2048"):
-            bar.load(tmp_path, None, 0, size=size)
+            load_bar(tmp_path, None, 0, size=size)
 
 
 def test_bar_says_what_is_wrong(tmp_path: Path) -> None:
-    small = replace(bar.SET, counts=bar.counted((12,) * 6, (3,) * 6))
+    small = replace(BAR, counts=counted((12,) * 6, (3,) * 6))
     folder = write_folder(layouts.bar(), tmp_path / "bar")
-    _, counts = bar.index(open_bundle(folder, tmp_path))
+    _, counts = index_bar(open_bundle(folder, tmp_path))
     assert small.differences(counts) == "" and small.there(counts, ()) == (90, 90, "")
     (folder / "train" / "racing_7.jpg").unlink()
-    _, counts = bar.index(open_bundle(folder, tmp_path))
+    _, counts = index_bar(open_bundle(folder, tmp_path))
     assert small.differences(counts) == "train/racing 11 of 12"
     assert small.there(counts, "ab").part == "89 of 90 samples" and small.there(counts, "ac") != small.there(
         counts, "ab"
@@ -109,21 +122,21 @@ def test_bar_says_what_is_wrong(tmp_path: Path) -> None:
     path = folder / "test" / "diving_13.jpg"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(Problem, match=r"bar: 'test/diving_13\.jpg' is cut off"):
-        pixels(bar.load(tmp_path, None, 0), "test")
-    found = bar.SET.status(tmp_path)
+        pixels(load_bar(tmp_path, None, 0), "test")
+    found = BAR.status(tmp_path)
     assert found.path is None and "holds 'test/diving_13.jpg', which is cut off" in str(found.problem)
     path.write_bytes(layouts.picture(3) + b"a camera's own words")
-    assert bar.SET.status(tmp_path).path == folder, "more behind the end is no damage"
+    assert BAR.status(tmp_path).path == folder, "more behind the end is no damage"
     (folder / "train" / "pole vaulting_2.jpg").rename(folder / "train" / "vault_2.jpg")
     with pytest.raises(Problem, match=r"'train/vault_2.jpg', which is not named.*github.com/alinlab"):
-        bar.load(tmp_path, None, 0)
+        load_bar(tmp_path, None, 0)
 
 
 def test_images_are_kept_once_for_all_seeds_and_a_large_set_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tar(layouts.bar(), tmp_path / "bar.tar")
-    seeds = [bar.load(tmp_path, None, seed) for seed in (0, 1)]
+    seeds = [load_bar(tmp_path, None, seed) for seed in (0, 1)]
     found = [pixels(b, part) for b in seeds for part in ("train", "valid", "test")]
     assert len(list(user_cache("kept").glob("*.npy"))) == 1
     monkeypatch.setattr(gallery, "ROOM", 90 * 224 * 224 * 3)  # one file too many for it
@@ -134,7 +147,7 @@ def test_images_are_kept_once_for_all_seeds_and_a_large_set_is_not(
 
 def test_small_images_are_kept_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
     path = write_tar(layouts.bar(), tmp_path / "bar.tar")
-    before = pixels(bar.load(tmp_path, None, 0, size=32))
+    before = pixels(load_bar(tmp_path, None, 0, size=32))
     (file,), files = user_cache("kept").glob("*.npy"), 91  # the images and a page about them
     assert file.stat().st_size == 128 + files * 32 * 32 * 3
     content, facts = path.read_bytes(), path.stat()
@@ -142,7 +155,7 @@ def test_small_images_are_kept_and_a_damaged_one_is_made_anew(tmp_path: Path) ->
     def again(archive: bytes) -> torch.Tensor:
         path.write_bytes(archive)
         os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        return pixels(bar.load(tmp_path, None, 0, size=32))
+        return pixels(load_bar(tmp_path, None, 0, size=32))
 
     spoilt = content[:512] + bytes(1000) + content[1512:]  # the first image is no longer one
     assert torch.equal(again(spoilt), before), "nothing is decoded a second time"
@@ -153,13 +166,13 @@ def test_small_images_are_kept_and_a_damaged_one_is_made_anew(tmp_path: Path) ->
 
 
 def test_the_real_bar(real_data: Path) -> None:
-    if bar.SET.status(real_data, thorough=False).path is None:
+    if BAR.status(real_data, thorough=False).path is None:
         pytest.skip("BAR is not here: this test did not run")
-    b = bar.load(real_data, None, 0)
+    b = load_bar(real_data, None, 0)
     assert sizes(b) == (1746, 195, 654) and b.test.y.bincount().tolist() == [105, 159, 42, 132, 85, 131]
     x = b.train.batch(torch.arange(0, 1746, 200)).x
     assert x.shape == (9, 3, 224, 224) and x.std() > 0.1
-    assert bar.SET.status(real_data).path
+    assert BAR.status(real_data).path
 
 
 # --- BFFHQ ----------------------------------------------------------------------------------------------------------
@@ -168,7 +181,7 @@ def test_the_real_bar(real_data: Path) -> None:
 @every_form
 def test_bffhq_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
     write(layouts.bffhq(), tmp_path / "bffhq")
-    b, second = (bffhq.load(tmp_path, 0.005, 0, size=64, target=each) for each in ("first", "second"))
+    b, second = (load_bffhq(tmp_path, 0.005, 0, size=64, target=each) for each in ("first", "second"))
     assert sizes(b) == (24, 4, 4)
     assert b.truth["train"].conflicting(b.train.y).sum() == 4
     assert b.train.y.tolist() == [0] * 10 + [1] * 10 + [0] * 2 + [1] * 2
@@ -182,22 +195,22 @@ def test_bffhq_from_every_form(write: Callable[..., Path], tmp_path: Path) -> No
 
 def test_bffhq_bad_input(tmp_path: Path) -> None:
     folder = write_folder(layouts.bffhq(), tmp_path / "bffhq")
-    assert "only a part of bffhq was here: 32 of 21,200 samples" in bffhq.load(tmp_path, 0.005, 0).notes
+    assert "only a part of bffhq was here: 32 of 21,200 samples" in load_bffhq(tmp_path, 0.005, 0).notes
     with pytest.raises(Misuse, match="unknown target of bffhq 'age'; known: first, second"):
-        bffhq.load(tmp_path, 0.005, 0, target="age")
+        load_bffhq(tmp_path, 0.005, 0, target="age")
     with pytest.raises(Problem, match=r"no folder 1pct; there: 0\.5pct"):
-        bffhq.load(tmp_path, 0.01, 0)
+        load_bffhq(tmp_path, 0.01, 0)
     for old, new, told in (
         ("0.5pct/align/0/0_0_0.png", "0.5pct/align/0/0_0_1.png", "whose numbers do not fit its folder"),
         ("valid/0_0_0.png", "valid/face.png", "which is not named"),
     ):
         (folder / old).rename(folder / new)
         with pytest.raises(Problem, match=f"'{new}', {told}"):
-            bffhq.load(tmp_path, 0.005, 0)
+            load_bffhq(tmp_path, 0.005, 0)
         (folder / new).rename(folder / old)
     shutil.rmtree(folder / "test")
     with pytest.raises(Problem, match="has no images in test/"):
-        bffhq.load(tmp_path, 0.005, 0)
+        load_bffhq(tmp_path, 0.005, 0)
 
 
 # --- CelebA ---------------------------------------------------------------------------------------------------------
@@ -207,7 +220,7 @@ def test_bffhq_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [*WRITERS.values(), as_downloaded], ids=[*WRITERS, "as downloaded"])
 def test_celeba_from_every_form(write: Callable[..., Path], commas: bool, tmp_path: Path) -> None:
     write(layouts.celeba(commas), tmp_path / "celeba")
-    b = celeba.load(tmp_path, None, 0)
+    b = load_celeba(tmp_path, None, 0)
     assert sizes(b) == (6, 2, 2)
     assert b.train.y.tolist() == [1, 0, 1, 0, 1, 0] and b.classes == ("not Blond_Hair", "Blond_Hair")
     # the blond are mostly not male, so that is what goes with them: the blond man and the other woman conflict
@@ -222,9 +235,9 @@ def test_celeba_options(tmp_path: Path) -> None:
     square = whole.crop((0, 20, 178, 198)).resize((224, 224), Image.Resampling.BILINEAR)
     tall = whole.resize((224, 274), Image.Resampling.BILINEAR)
     for crop, expected in (("square", square), ("whole", tall)):
-        x = celeba.load(tmp_path, None, 0, crop=crop).train.batch(torch.tensor([0])).x[0]
+        x = load_celeba(tmp_path, None, 0, crop=crop).train.batch(torch.tensor([0])).x[0]
         assert np.array_equal((x * 255).round().permute(1, 2, 0), expected), crop
-    b = celeba.load(tmp_path, None, 0, target="Smiling", bias="5_o_Clock_Shadow")
+    b = load_celeba(tmp_path, None, 0, target="Smiling", bias="5_o_Clock_Shadow")
     assert b.train.y.tolist() == [1, 0, 0, 1, 1, 1] and b.classes[1] == "Smiling"
     absent = "list_attr_celeba has no attribute 'Beard'; it has 5_o_Clock_Shadow, Blond_Hair, Male, Smiling"
     for options, told in (
@@ -234,7 +247,7 @@ def test_celeba_options(tmp_path: Path) -> None:
         ({"target": "Male"}, "target and bias are both Male"),
     ):
         with pytest.raises(Misuse, match=told):
-            celeba.load(tmp_path, None, 0, **options)
+            load_celeba(tmp_path, None, 0, **options)
 
 
 ATTRIBUTES, PARTITION = "list_attr_celeba.txt", "list_eval_partition.txt"
@@ -265,7 +278,7 @@ def test_celeba_says_what_is_wrong(name: str, old: str | None, new: str, told: s
 
 def test_a_part_of_celeba_is_taken_and_called_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_folder(layouts.celeba(), tmp_path / "celeba")
-    whole = celeba.load(tmp_path, None, 0)
+    whole = load_celeba(tmp_path, None, 0)
     for number in (2, 4, 7):
         (folder / f"img_align_celeba/{number:06d}.jpg").unlink()
     b = load_spec(new_spec("celeba", "vanilla"), tmp_path)
@@ -281,7 +294,7 @@ def test_a_part_of_celeba_is_taken_and_called_one(tmp_path: Path, caplog: pytest
     )
     content["list_eval_partition.csv"] = layouts.rows_of(("image_id", "partition"), *((name, 0) for name in many))
     write_folder(content, folder)
-    first, again, other = (celeba.load(tmp_path, None, seed) for seed in (0, 0, 1))
+    first, again, other = (load_celeba(tmp_path, None, seed) for seed in (0, 0, 1))
     assert (
         sizes(first) == (32, 4, 4) and "no images of valid: a tenth of its training images stands in" in first.notes[0]
     )
@@ -309,7 +322,7 @@ def test_runs_on_parts_are_runs_of_their_own(tmp_path: Path) -> None:
 @every_form
 def test_waterbirds_from_every_form(write: Callable[..., Path], tmp_path: Path) -> None:
     write(layouts.waterbirds(), tmp_path / "waterbirds")
-    b = waterbirds.load(tmp_path, None, 0, size=32)
+    b = load_waterbirds(tmp_path, None, 0, size=32)
     assert sizes(b) == (8, 8, 8) and b.classes == ("landbird", "waterbird") and b.attributes == ("place",)
     assert b.truth["train"].conflicting(b.train.y).tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
     assert pixels(b).shape == (8, 3, 32, 32)
@@ -328,16 +341,16 @@ def test_waterbirds_say_what_is_wrong(old: bytes, new: bytes, told: str, tmp_pat
     path = write_folder(layouts.waterbirds(), tmp_path / "waterbirds") / "metadata.csv"
     path.write_bytes(path.read_bytes().replace(old, new))
     with pytest.raises(Problem, match=told):
-        waterbirds.load(tmp_path, None, 0)
+        load_waterbirds(tmp_path, None, 0)
     path.unlink()
     with pytest.raises(Problem, match=r"lacks metadata.csv; waterbirds is to be had from"):
-        waterbirds.load(tmp_path, None, 0)
+        load_waterbirds(tmp_path, None, 0)
 
 
 @every_form
 def test_fairface_by_the_protocol_of_bffhq(write: Callable[..., Path], tmp_path: Path) -> None:
     write(layouts.fairface(), tmp_path / "fairface")
-    b, again, other = (fairface.load(tmp_path, 0.005, seed, size=32) for seed in (0, 0, 1))
+    b, again, other = (load_fairface(tmp_path, 0.005, seed, size=32) for seed in (0, 0, 1))
     counts = {part: (each.target * 2 + each.bias[:, 0]).bincount().tolist() for part, each in b.truth.items()}
     assert counts["train"][0] == counts["train"][3] > counts["train"][1] == counts["train"][2] == 1
     assert len(set(counts["valid"])) == len(set(counts["test"])) == 1
@@ -355,7 +368,7 @@ def real(set_: FolderSet, real_data: Path) -> Path:
 
 
 def test_the_real_waterbirds(real_data: Path) -> None:
-    b = waterbirds.load(real(waterbirds.SET, real_data), None, 0)
+    b = load_waterbirds(real(WATERBIRDS, real_data), None, 0)
     counts = {}
     for part in ("train", "valid", "test"):
         truth = b.truth[part]
@@ -366,7 +379,7 @@ def test_the_real_waterbirds(real_data: Path) -> None:
 
 
 def test_the_real_fairface(real_data: Path) -> None:
-    b = fairface.load(real(fairface.SET, real_data), 0.005, 0)
+    b = load_fairface(real(FAIRFACE, real_data), 0.005, 0)
     truth = b.truth["train"]
     assert (truth.target * 2 + truth.bias[:, 0]).bincount().tolist() == [9552, 48, 48, 9552]
     for part in ("valid", "test"):
@@ -443,9 +456,9 @@ SPOILT = {
     "word": (WHOLE.replace(b"train,0.5,", b"train,much,"), "something else than shares of raters .*'much'"),
     "share": (WHOLE.replace(b"train,0.5,", b"train,7,"), "share outside 0 to 1 in its comment number 2"),
     "nan": (WHOLE.replace(b"train,0.5,", b"train,nan,"), "share outside 0 to 1 in its comment number 2"),
-    "column": (WHOLE.replace(b"muslim", b"moslem"), "cannot be read: .*muslim"),
-    "encoding": (WHOLE.replace("é".encode(), b"\xe9"), "cannot be read: .*utf-8"),
-    "cut in a text": (WHOLE[: WHOLE.index(b"kind, ")], "cannot be read: .*EOF inside string"),
+    "column": (WHOLE.replace(b"muslim", b"moslem"), "cannot be read .*muslim"),
+    "encoding": (WHOLE.replace("é".encode(), b"\xe9"), "cannot be read .*utf-8"),
+    "cut in a text": (WHOLE[: WHOLE.index(b"kind, ")], "cannot be read .*EOF inside string"),
     "cut between": (WHOLE[: WHOLE.index(b"kind") + 4], "a split other than"),
 }
 
@@ -493,7 +506,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def fetchable(site: Site, *names: str) -> FolderSet:
     mirrors = tuple(Web((site.url(name),), local=True) for name in names)
-    return replace(bar.SET, mirrors=mirrors, counts=bar.counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
+    return replace(BAR, mirrors=mirrors, counts=counted((12,) * 6, (3,) * 6), patience=Patience(attempts=1))
 
 
 def test_fetching_keeps_only_what_is_right(site: Site, tmp_path: Path) -> None:
@@ -503,7 +516,7 @@ def test_fetching_keeps_only_what_is_right(site: Site, tmp_path: Path) -> None:
     assert not [each for each in root.rglob("*") if each.is_file() and not each.name.endswith(".lock")]
     path = fetchable(site, "short.tar.gz", "cut.zip", "master.zip").fetch(root)
     assert path == root / "bar.zip" and fetchable(site, "cut.zip").fetch(root) == path, "what is here is not fetched"
-    assert sizes(bar.load(root, None, 0)) == (66, 6, 18)
+    assert sizes(load_bar(root, None, 0)) == (66, 6, 18)
     assert [each.name for each in root.iterdir() if not each.name.endswith(".lock")] == ["bar.zip"]
 
 
@@ -517,7 +530,7 @@ def test_features_are_made_once_for_all_seeds(tmp_path: Path) -> None:
 
     encoder = Encoder("colours", "image", 16, 3, "colours", torch.nn.Identity(), colours)
     for seed in (0, 1):
-        b = bar.load(tmp_path, None, seed)
+        b = load_bar(tmp_path, None, seed)
         made = features_of(b, encoder)
         for part in ("train", "valid", "test"):
             gallery = getattr(b, part).read.resized(16)

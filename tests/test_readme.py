@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from conftest import ROOT, script
 from debiaser.data.benchmarks import digits
 from debiaser.learn.nets import SimConv1
-from debiaser.paper import documents
 from debiaser.paper.studies.findings import gather
 
-ROOT = Path(__file__).resolve().parents[1]
+documents = script("docs/making/tables.py")
 
 
 def test_tables_are_up_to_date() -> None:

@@ -71,6 +71,11 @@ class Bundle:
             raise FormatError(self.path, f"holds {name!r}, which is cut off, damaged or too large")
         return content
 
+    def find(self, *names: str) -> str:
+        """The first file, in order of names, that is called or ends in one of these; empty where none is."""
+        ends = tuple(f"/{name}" for name in names)
+        return next((each for each in sorted(self.entries) if f"/{each}".endswith(ends)), "")
+
     def based_on(self, *wanted: str) -> "Bundle":
         """The files named from the outermost folder that holds all the wanted folders; else as they are."""
         folders = {str(each) for name in self.entries for each in PurePosixPath(name).parents}
@@ -140,7 +145,7 @@ def open_archive(path: Path, kept: Path, limit: int = LARGEST_UNPACKED) -> dict[
 def read_members(archive: Path, wanted: Sequence[str], kept: Path, limit: int) -> dict[str, bytes]:
     """The contents of the wanted files of an archive, by their base names, wherever in it they lie."""
     bundle = open_bundle(archive, kept, limit)
-    found = {each: next((n for n in bundle.entries if f"/{n}".endswith(f"/{each}")), "") for each in wanted}
+    found = {each: bundle.find(each) for each in wanted}
     missing = [each for each, name in found.items() if not name]
     if missing:
         raise FormatError(archive, f"does not hold {', '.join(missing)}")

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import logging
 import math
 import os
 import threading
@@ -18,13 +17,12 @@ import numpy.typing as npt
 from platformdirs import user_cache_path
 
 from debiaser.errors import Misuse, Problem, printable
-from debiaser.io import UNREADABLE, explain, locked, make_folder, read_arrays
+from debiaser.io import UNREADABLE, explain, locked, log, make_folder, read_arrays
 
 Rows = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 CHECKED_AT_ONCE = 512  # rows
-log = logging.getLogger("debiaser")
 
 
 def user_cache(name: str) -> Path:

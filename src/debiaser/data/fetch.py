@@ -98,26 +98,22 @@ class Package:
 
     def deliver(self, folder: Path, limit: int, patience: Patience) -> bool:
         """The files now lie in the folder; none stems from an earlier attempt."""
-        names = self.name.split()
+        names, (words, pattern) = self.name.split(), CLIENTS[self.client]
         for name, files in zip(names, [(each,) for each in self.files] if names[1:] else [self.files], strict=True):
-            self._deliver(name, files, folder, limit, patience)
+            try:
+                with tempfile.TemporaryDirectory(dir=folder) as temporary, task(f"{self.client} {name}"):
+                    inner = Path(temporary)
+                    run([*words, name], inner, patience.whole)
+                    archive = next(inner.glob(pattern), None)
+                    if archive is None:
+                        raise SourceError(f"{self.client} left no file {pattern}")
+                    if archive.suffix == ".deb":
+                        run(["dpkg-deb", "--extract", str(archive), "files"], inner, patience.whole)
+                        archive = inner / "files"
+                    extract(archive, files, folder, limit)
+            except OSError as error:
+                raise explain(error, folder) from error
         return False
-
-    def _deliver(self, name: str, files: Sequence[str], folder: Path, limit: int, patience: Patience) -> None:
-        words, pattern = CLIENTS[self.client]
-        try:
-            with tempfile.TemporaryDirectory(dir=folder) as temporary, task(f"{self.client} {name}"):
-                inner = Path(temporary)
-                run([*words, name], inner, patience.whole)
-                archive = next(inner.glob(pattern), None)
-                if archive is None:
-                    raise SourceError(f"{self.client} left no file {pattern}")
-                if archive.suffix == ".deb":
-                    run(["dpkg-deb", "--extract", str(archive), "files"], inner, patience.whole)
-                    archive = inner / "files"
-                extract(archive, files, folder, limit)
-        except OSError as error:
-            raise explain(error, folder) from error
 
 
 Mirror = Web | Package  # somewhere files can be had from

@@ -194,10 +194,10 @@ class RawSet(Published):
             return self.load(root)
         return here[2]
 
-    def find(self, root: Path | None, thorough: bool = True) -> Status | None:  # noqa: ARG002
+    def find(self, root: Path | None, thorough: bool = True) -> Status:  # noqa: ARG002
         here = self._search(root)
         if here is None:
-            return None
+            return Status()
         form, path, _ = here
         free = [key for key, part in form.parts.items() if not part.digest]
         begun = [f"{key} beyond sample {part.rows:,}" for key, part in form.parts.items() if part.rows]

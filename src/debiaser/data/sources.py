@@ -84,8 +84,8 @@ class Published(ABC):
     patience: Patience = PATIENCE
 
     @abstractmethod
-    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
-        """What is here, checked; None where nothing is, and a `Problem` where its content is wrong.
+    def find(self, root: Path | None, thorough: bool = True) -> Status:
+        """What is here, checked; without a path where nothing is, and a `Problem` where its content is wrong.
 
         Unless `thorough`, a folder or an archive is only looked for: to open it and count its files can take seconds.
         """
@@ -101,21 +101,19 @@ class Published(ABC):
     def status(self, root: Path | None = None, thorough: bool = True) -> Status:
         """What is here; nothing is fetched, and bad content is told, not raised."""
         try:
-            return self.find(root, thorough) or Status()
+            return self.find(root, thorough)
         except Problem as problem:
             return Status(problem=str(problem))
 
     def fetch(self, root: Path | None = None) -> Path:
         """Where it now lies, checked: where it was found, else in the given folder or the cache."""
-        here = self.find(root)
-        if here is None or here.path is None:
-            writable = root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
-            folder = root if root is not None and writable else make_folder(user_cache("data"))
-            waiting = f"waiting for another process that fetches {self.name}"
-            with locked(folder / f".{self.name}.lock", waiting, self.patience.whole):
-                here = self.find(folder)  # another process may have been quicker
-                return here.path if here is not None and here.path is not None else self._obtain(folder)
-        return here.path
+        if here := self.find(root).path:
+            return here
+        writable = root is not None and os.access(make_folder(root), os.W_OK | os.X_OK)
+        folder = root if root is not None and writable else make_folder(user_cache("data"))
+        waiting = f"waiting for another process that fetches {self.name}"
+        with locked(folder / f".{self.name}.lock", waiting, self.patience.whole):
+            return self.find(folder).path or self._obtain(folder)  # another process may have been quicker
 
     def _obtain(self, folder: Path) -> Path:
         """The files of the first mirror that are right; a mirror's lie apart, so that a later attempt resumes them."""
@@ -162,7 +160,7 @@ class FolderSet(Published):
 
     contents: str
     page: str
-    index: Callable[[Bundle], tuple[Any, Mapping[str, int]]] = field(repr=False)
+    index: Callable[..., tuple[Any, Mapping[str, int]]] = field(repr=False)
     counts: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
@@ -185,13 +183,13 @@ class FolderSet(Published):
             what = error.filename or self.name
             raise Problem(f"cannot read {what}: {error.strerror}; check its permissions") from error
 
-    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
+    def find(self, root: Path | None, thorough: bool = True) -> Status:
         path, missing = self.look(root), ""
         if path is not None and thorough:
             with self.opened(root) as bundle:
                 missing = self.differences(self.index(bundle)[1])
                 self._check_ends(bundle)
-        return Status(path, NO_CHECKSUMS + (f"; it is a part: {missing}" if missing else "")) if path else None
+        return Status(path, NO_CHECKSUMS + (f"; it is a part: {missing}" if missing else "")) if path else Status()
 
     def differences(self, tally: Mapping[str, int]) -> str:
         """The parts that hold more or fewer samples than the published set, each with both counts; else empty."""
@@ -242,6 +240,16 @@ class FolderSet(Published):
         return archive.replace(folder / f"{self.name}{end}")
 
 
+def read_frame(bundle: Bundle, name: str, wrong: str, **form: Any) -> Any:
+    """A file of the bundle by pandas' `read_csv`; a `FormatError` that says what is wrong where it cannot be read."""
+    import pandas as pd  # slow to import, so only here
+
+    try:
+        return pd.read_csv(io.BytesIO(bundle.read(name)), **form)
+    except ValueError as error:  # pandas' own and Unicode's among them
+        raise FormatError(bundle.path / name, f"{wrong} ({brief(error)})") from error
+
+
 def images_in(bundle: Bundle, folder: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
     """How the names of the images below a folder, sorted, match their pattern; a `FormatError` if one does not."""
     start = f"{folder}/"
@@ -286,15 +294,15 @@ class Weights(Published):
 
     def folder(self, root: Path | None = None) -> Path | None:
         """The folder that has the weights as we load them, checked, or None."""
-        found = self.find(root)
-        if found is None or found.path is None or not self.tensors or (found.path / KEPT).is_file():
-            return found.path if found else None
-        return self.accept(found.path, user_cache("data"))
+        found = self.find(root).path
+        if found is None or not self.tensors or (found / KEPT).is_file():
+            return found
+        return self.accept(found, user_cache("data"))
 
     def fetch(self, root: Path | None = None) -> Path:
         return self.folder(root) or super().fetch(root)
 
-    def find(self, root: Path | None, thorough: bool = True) -> Status | None:
+    def find(self, root: Path | None, thorough: bool = True) -> Status:
         expected, own = self.kept if self.tensors else tuple(self.files), [each / self.name for each in roots(root)]
         for folder in own:
             if all((folder / file).is_file() for file in expected):
@@ -305,7 +313,7 @@ class Weights(Published):
         top, _, below = self.inner.partition("/")
         spec = importlib.util.find_spec(top) if top.isidentifier() else None  # finds a module without running it
         installed = [Path(place, below) for place in (spec and spec.submodule_search_locations) or ()]
-        return next((Status(folder) for folder in (*own, *installed) if self._is_published(folder)), None)
+        return next((Status(folder) for folder in (*own, *installed) if self._is_published(folder)), Status())
 
     def _is_right(self, folder: Path) -> bool:
         try:

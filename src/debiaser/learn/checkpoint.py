@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from debiaser.errors import Problem
-from debiaser.io import SEAL, check_seal, locked, write_bytes
-
-log = logging.getLogger("debiaser")
+from debiaser.io import SEAL, check_seal, locked, log, write_bytes
 
 
 class State(NamedTuple):

@@ -57,24 +57,24 @@ class Processes:
         told: T = made[0]
         return told
 
-    def agree(self, what: str, text: str) -> None:
-        """Refuse to go on where the processes do not all have this text."""
-        texts = [text] * self.size
+    def from_all(self, mine: T) -> list[T]:
+        """What every process has, in the order of their numbers."""
+        found = [mine] * self.size
         if self.size > 1:
             with connected():
-                dist.all_gather_object(texts, text)
-        if len(set(texts)) > 1:
+                dist.all_gather_object(found, mine)
+        return found
+
+    def agree(self, what: str, text: str) -> None:
+        """Refuse to go on where the processes do not all have this text."""
+        if len(set(self.from_all(text))) > 1:
             raise Problem(
                 f"the processes do not agree on {what}: start all of them with the same command, data and versions"
             )
 
     def tell(self, error: str = "", common: str = "") -> None:
         """Meet the other processes: raises where another brings an error, or not all bring the same `common`."""
-        if self.size == 1:
-            return
-        told = [("", "")] * self.size
-        with connected():
-            dist.all_gather_object(told, (error, common))
+        told = self.from_all((error, common))
         wrong = next((f"process {rank}: {text}" for rank, (text, _) in enumerate(told) if text), "")
         if not error and (wrong or len(set(told)) > 1):
             raise Elsewhere(
@@ -121,10 +121,8 @@ class Processes:
         """(n, ...) what all processes have, in the order of their numbers; `sizes`: how many each has, if known."""
         if self.size == 1:
             return rows
+        sizes = self.from_all(len(rows)) if sizes is None else sizes
         with connected():
-            if sizes is None:
-                sizes = [0] * self.size
-                dist.all_gather_object(sizes, len(rows))
             device = "cuda" if dist.get_backend() == "nccl" else rows.device  # nccl takes nothing from the CPU
             padded = torch.zeros(max(sizes), *rows.shape[1:], dtype=rows.dtype, device=device)
             padded[: len(rows)] = rows

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ Stream = Callable[
 DEFAULTS = {"image": "efficientnet_lite0", "text": "minilm"}
 TOKENS = 256  # of a text, at most
 ABSENT = -1  # where a text has no more tokens
-# Per forward pass on a CPU: the maps of four images are small enough for malloc to use the same memory again, while
-# larger ones come from the system each time, page by page (64 images take 1.9x as long each).
-IMAGES, TEXTS = {"cpu": 4}, {"cpu": 32}
+# Per forward pass: the maps of four images are small enough for malloc to use the same memory again, while larger ones
+# come from the system each time, page by page (64 images take 1.9x as long each).
+IMAGES, TEXTS = 4, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,21 +53,19 @@ class Encoder:
     flow: Callable[[nn.Module, Tensor], Tensor] = lambda module, x: module(x)
 
 
-def find_encoder(
-    kind: str, name: str | None = None, device: torch.device | str = "cpu", data: Path | None = None
-) -> Encoder:
+def find_encoder(kind: str, name: str | None = None, data: Path | None = None) -> Encoder:
     """The encoder of a kind ("image" or "text"): one of WEIGHTS, or any transformers model by folder or hub name."""
     if kind not in DEFAULTS:
         raise known("kind of data", kind, DEFAULTS)
     name = name or DEFAULTS[kind]
     folder = model_folder(name, data)
     if kind == "text":
-        return _text_model(name, folder, device)
+        return _text_model(name, folder)
     if name != DEFAULTS[kind]:
-        return _image_model(name, folder, device)
+        return _image_model(name, folder)
     tensors = load_file(folder / KEPT)
     identity, scaling = _identity(name, tensors, "mean over space"), Scaling((127.0,) * 3, (128.0,) * 3)
-    return _image_encoder(name, 224, identity, EfficientNetLite0(tensors).to(device), scaling, fused=True)
+    return _image_encoder(name, 224, identity, EfficientNetLite0(tensors), scaling, fused=True)
 
 
 def _identity(name: str, tensors: Mapping[str, Tensor], *facts: object) -> str:
@@ -86,18 +84,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _in_threads(work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
-    """What `work` makes of each part; on a CPU every thread that torch may use has parts of its own.
+    """Floats that `work` makes of each part; every thread that torch may use has parts of its own.
 
     Threads that share a part meet at every layer: one that is kept waiting by another program keeps all waiting (6x).
     """
     threads = torch.get_num_threads()
-    if min(threads, len(parts)) < 2 or parts[0].device.type != "cpu":
-        return [work(part) for part in parts]
+    if min(threads, len(parts)) < 2:
+        return [work(part).float() for part in parts]
 
     @torch.inference_mode()  # of the thread
     def alone(part: Tensor) -> Tensor:
         torch.set_num_threads(1)
-        return work(part)
+        return work(part).float()
 
     try:
         with ThreadPoolExecutor(threads) as pool:
@@ -109,11 +107,11 @@ def _in_threads(work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> li
 # Images
 
 
-def _image_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
+def _image_model(name: str, folder: Path) -> Encoder:
     """Any image model of transformers; the mean over space or tokens, since a pooler may come without weights."""
     size, scaling = preprocessing(folder)
     loaded = load_model("AutoModel", folder, new=("pooler",))
-    module = getattr(loaded, "vision_model", loaded).eval().requires_grad_(False).to(device)
+    module = getattr(loaded, "vision_model", loaded).eval().requires_grad_(False)
     identity = _identity(name, module.state_dict(), size, scaling)
     try:
         return _image_encoder(name, size, identity, module, scaling)
@@ -138,14 +136,12 @@ def _image_encoder(
 ) -> Encoder:
     """The encoder of a frozen network; its width is found by one black image.
 
-    fused: on a CPU convolutions take their activations in and keep oneDNN's own layout: 1.6x as many images a second.
+    fused: convolutions take their activations in and keep oneDNN's own layout: 1.6x as many images a second.
     """
-    device = next(module.parameters()).device
-    at_once = IMAGES.get(device.type, 64)
 
     @cache
     def network() -> nn.Module:
-        return _fused(module, size, at_once) if fused and device.type == "cpu" else module
+        return _fused(module, size) if fused else module
 
     def flow(module: nn.Module, images: Tensor) -> Tensor:
         found = module(scaling(images))
@@ -158,20 +154,18 @@ def _image_encoder(
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise Misuse(f"images must be uint8 (b, 3, s, s), got {images.dtype} {tuple(images.shape)}")
         with torch.inference_mode():
-            parts = [
-                part.to(device).contiguous(memory_format=torch.channels_last) for part in torch.split(images, at_once)
-            ]
-            found = torch.cat(_in_threads(lambda part: flow(network(), part).float().cpu(), parts))
+            parts = [part.contiguous(memory_format=torch.channels_last) for part in torch.split(images, IMAGES)]
+            found = torch.cat(_in_threads(partial(flow, network()), parts))
         return found.clone()  # outside: a tensor of inference mode could not enter training
 
     with torch.inference_mode():
-        width = flow(module, torch.zeros(1, 3, size, size, device=device)).shape[1]
+        width = flow(module, torch.zeros(1, 3, size, size)).shape[1]
     return Encoder(name, "image", size, width, identity, module, encode, flow=flow)
 
 
-def _fused(module: nn.Module, size: int, at_once: int) -> nn.Module:
+def _fused(module: nn.Module, size: int) -> nn.Module:
     """The same network, for inference alone."""
-    example = torch.zeros(at_once, 3, size, size).contiguous(memory_format=torch.channels_last)
+    example = torch.zeros(IMAGES, 3, size, size).contiguous(memory_format=torch.channels_last)
     script: Any = torch.jit
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is to go one day; until then nothing here is as fast
@@ -196,13 +190,13 @@ def preprocessing(folder: Path) -> tuple[int, Scaling]:
 # Texts
 
 
-def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
+def _text_model(name: str, folder: Path) -> Encoder:
     """Any text model of transformers, pooled as sentence-transformers would where the folder says how.
 
     Tokens are padded with ABSENT, on the right: many tokenizers pad with a token that texts contain as well.
     """
-    module = load_model("AutoModel", folder, new=("pooler",)).eval().requires_grad_(False).to(device)
-    tokenizer, at_once = load_tokenizer(folder), TEXTS.get(torch.device(device).type, 128)
+    module = load_model("AutoModel", folder, new=("pooler",)).eval().requires_grad_(False)
+    tokenizer = load_tokenizer(folder)
     first = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
     modules = folder / "modules.json"
     unit_length = modules.is_file() and "Normalize" in modules.read_text(encoding="utf-8")
@@ -229,8 +223,8 @@ def _text_model(name: str, folder: Path, device: torch.device | str) -> Encoder:
         tokens = tokens_of(texts)
         order = torch.tensor([len(each) for each in tokens]).argsort(stable=True)  # alike in length: little padding
         with torch.inference_mode():
-            parts = [together([tokens[row] for row in rows]).to(device) for rows in torch.split(order, at_once)]
-            found = torch.cat(_in_threads(lambda part: flow(module, part).float().cpu(), parts))
+            parts = [together([tokens[row] for row in rows]) for rows in torch.split(order, TEXTS)]
+            found = torch.cat(_in_threads(partial(flow, module), parts))
         return found[order.argsort()].clone()
 
     identity = _identity(name, module.state_dict(), first, unit_length, longest)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -357,8 +357,8 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     with watching(filter(is_linear, model.modules()), see):
         logits = call(model, few)
     found = [module for module, out in seen if same(out, logits)]
-    if shifted and not found:
-        found = [module for module, out in seen if same(out, logits, shifted)]
+    if shifted:
+        found = found or [module for module, out in seen if same(out, logits, shifted)]
     if shifted and not found:
         found = [each for each, length in wide.items() if length == logits.shape[-1] and pooled_at(model, few, each)]
     if len(found) != 1:
@@ -369,19 +369,11 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
     return found[0]
 
 
-class Pooled(NamedTuple):
-    """The features (b, h) of a layer that runs at every position, pooled as the logits (b, k) are."""
+def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> tuple[Tensor, ...] | None:
+    """What a layer's positions come to where the logits are their weighted mean (of decoders: the last position's):
 
-    features: Tensor
-    logits: Tensor
-    entering: Tensor
-    out: Tensor
-
-
-def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> Pooled | None:
-    """What a layer's positions come to where the logits are their weighted mean (of decoders: the last position's).
-
-    The weight of a position is the gradient of the logits in what the layer gave there, the same for every class.
+    features (b, h) and logits (b, k), and what entered and left the layer. The weight of a position is the gradient of
+    the logits in what the layer gave there, the same for every class.
     """
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -413,7 +405,7 @@ def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> Pooled | None:
     features = torch.einsum(
         "bt,bth->bh", weights[..., 0].to(entering.dtype), entering.reshape(rows, weights.shape[1], -1)
     )
-    return Pooled(features, logits, entering, out.detach())
+    return features, logits, entering, out.detach()
 
 
 def without_head(model: nn.Module, x: Any) -> tuple[nn.Module, Tensor]:
@@ -488,10 +480,10 @@ class Head:
 
     def pooled(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """As `features_and_logits`, of a layer that runs at every position and is pooled afterwards."""
-        found = pooled_at(model, batch.x, self.layer)
-        if found is None or len(found.logits) != len(batch) or not self.multiplies(found.entering, found.out):
+        features, logits, *through = pooled_at(model, batch.x, self.layer) or [batch.y[:0]] * 4
+        if len(logits) != len(batch) or not self.multiplies(*through):
             raise self.unfit()
-        return at_least_single(found.features), at_least_single(found.logits)
+        return at_least_single(features), at_least_single(logits)
 
     def multiplies(self, entering: Tensor, out: Tensor) -> bool:
         """Whether the layer only multiplies; found out once."""

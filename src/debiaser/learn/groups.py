@@ -1,7 +1,6 @@
 """Groups of training samples: reduced features, clusters of them, silhouettes, and weights that make groups equal."""
 
 import importlib
-import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -11,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.io import numpy_stream
-
-log = logging.getLogger("debiaser")
+from debiaser.io import log, numpy_stream
 
 Points: TypeAlias = NDArray[np.float64]  # (n, d)
 Groups: TypeAlias = NDArray[np.int64]  # (n,)
@@ -168,17 +165,12 @@ def fit_clusters(points: Points, k: int, how: str, seed: int, starts: int = 3, l
         except ValueError as error:  # a covariance that collapsed
             log.warning("the mixture of %d Gaussians cannot be fitted (%s): k-means instead", k, error)
             model = KMeans(k, **random).fit(sample)
-    return lambda given: predict_clusters(model, given)
+    return lambda given: model.predict(given).astype(np.int64) if len(given) else np.empty(0, np.int64)
 
 
 def one_cluster(points: Points) -> Groups:
     """(n,) zeros."""
     return np.zeros(len(points), np.int64)
-
-
-def predict_clusters(model: Any, points: Points) -> Groups:
-    """(n,) the model's cluster of each point, also where there is none."""
-    return model.predict(points).astype(np.int64) if len(points) else np.empty(0, np.int64)
 
 
 def spherical_kmeans(points: Points, k: int, seed: int) -> Groups:

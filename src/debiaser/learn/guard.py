@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from debiaser.errors import DebiasingWarning
 from debiaser.learn.last_layer import LogisticFit
@@ -167,9 +168,7 @@ class CrossFitted:
         for features, asked, learnt in zip(self.features, self.asked, self.learnt, strict=True):
             rows, weight = thinned(learnt, self.misclassified, shares, stream)
             weights, biases = LogisticFit(features[rows], self.y[rows], k, REGULARISATION).fit(weight)
-            logits = features[asked] @ weights.T + biases
-            exp = np.exp(logits - logits.max(1, keepdims=True))
-            found[asked] += exp / exp.sum(1, keepdims=True)
+            found[asked] += softmax(features[asked] @ weights.T + biases, axis=1)
         return np.asarray(found / found.sum(1, keepdims=True))
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.learn.forward import Outputs
-from debiaser.methods.frozen import plain_network
-from debiaser.methods.task import Method, Task, bounded
+from debiaser.methods.task import Method, Task, bounded, plain_network
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,17 @@
 """Cells: balance or invert the table of biased answer and class (FG-CCDB and MST, Zhao and Zhang, ICLR 2026)."""
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from debiaser.io import derive, numpy_stream
+from debiaser.io import derive, log, numpy_stream
 from debiaser.learn.gradient_norms import disagreement
 from debiaser.learn.groups import Groups, cell_weights
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded, choice
-
-log = logging.getLogger("debiaser")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """CNC: correct-n-contrast (Zhang, Sohoni, Zhang, Finn and Ré, ICML 2022)."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,13 +11,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.io import derive, numpy_stream
+from debiaser.io import derive, log, numpy_stream
 from debiaser.learn.forward import Outputs, features_and_logits, last_layer
 from debiaser.learn.groups import Groups, fit_clusters, reduce_features
 from debiaser.learn.losses import Objective, Supervised, cross_entropy
 from debiaser.methods.task import Method, Task, bounded, choice
 
-log = logging.getLogger("debiaser")
 ROLES = 4  # anchors, positives, negatives, easy negatives
 
 

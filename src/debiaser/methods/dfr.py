@@ -10,8 +10,7 @@ from debiaser.io import numpy_stream
 from debiaser.learn.forward import Outputs
 from debiaser.learn.groups import Groups, balancing_weights, consecutive
 from debiaser.learn.last_layer import LogisticFit
-from debiaser.methods.frozen import plain_network
-from debiaser.methods.task import Method, Task, bounded, choice
+from debiaser.methods.task import Method, Task, bounded, choice, plain_network
 
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # the authors' for Waterbirds
 

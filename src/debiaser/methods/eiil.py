@@ -1,19 +1,16 @@
 """EIIL: environment inference for invariant learning (Creager, Jacobsen and Zemel, ICML 2021)."""
 
-import logging
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from debiaser.io import torch_stream
+from debiaser.io import log, torch_stream
 from debiaser.learn.gradient_norms import scale_slope
 from debiaser.learn.groups import balancing_weights, consecutive
 from debiaser.learn.losses import IRM, GroupDRO, Supervised
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
-
-log = logging.getLogger("debiaser")
 
 
 @dataclass(frozen=True)

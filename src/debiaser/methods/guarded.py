@@ -1,7 +1,6 @@
 """Guarded PGD: capped draws by score where held-out samples show that they pay, and vanilla elsewhere."""
 
 import copy
-import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +9,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Split
-from debiaser.io import numpy_stream
+from debiaser.io import log, numpy_stream
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, Vector, choose_strength, compare, doubt_labels
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded
 
-log = logging.getLogger("debiaser")
 HALVES = ("biased", "biased again")  # stages: each model learns from one half and answers for the other
 FEWEST = 20  # samples in training, below which nothing can be held out
 

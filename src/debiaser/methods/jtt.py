@@ -1,19 +1,17 @@
 """JTT: just train twice (Liu, Haghgoo, Chen, Raghunathan, Koh, Sagawa, Liang and Finn, ICML 2021)."""
 
-import logging
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
+from debiaser.io import log
 from debiaser.learn.forward import call
 from debiaser.learn.gradient_norms import misclassified
 from debiaser.learn.losses import Supervised
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
-
-log = logging.getLogger("debiaser")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """NeuronTune: features that go with mistakes are set to 0 (Zheng, Ye and Zhang, ICML 2025)."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from debiaser.io import log
 from debiaser.learn.groups import Groups, balancing_weights, consecutive
 from debiaser.learn.last_layer import LastLayer, LogisticFit
-from debiaser.methods.frozen import plain_network
-from debiaser.methods.task import Method, Task, bounded, choice
-
-log = logging.getLogger("debiaser")
+from debiaser.methods.task import Method, Task, bounded, choice, plain_network
 
 
 @dataclass(frozen=True)

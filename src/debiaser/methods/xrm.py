@@ -1,7 +1,6 @@
 """XRM: discovering environments by twin networks (Pezeshki, Bouchacourt, Ibrahim, Ballas, Vincent and Lopez-Paz,
 ICML 2024)."""
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser.data.split import Batch
-from debiaser.io import derive, torch_stream
+from debiaser.io import derive, log, torch_stream
 from debiaser.learn.forward import at_least_single, call, device_of, last_layer
 from debiaser.learn.gradient_norms import misclassified
 from debiaser.learn.groups import Groups, cell_weights, consecutive
 from debiaser.learn.losses import GroupDRO, Objective, Supervised, cross_entropy, group_means
 from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Method, Task, bounded, choice
-
-log = logging.getLogger("debiaser")
 
 
 @dataclass(frozen=True)

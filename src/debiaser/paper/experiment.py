@@ -2,7 +2,6 @@
 
 import csv
 import io
-import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.benchmarks import DATASETS
 from debiaser.data.split import Benchmark, Split, Truth
 from debiaser.errors import Misuse, Problem
-from debiaser.io import locked, make_folder, numpy_stream, write_arrays, write_json, write_text
+from debiaser.io import locked, log, make_folder, numpy_stream, write_arrays, write_json, write_text
 from debiaser.learn.checkpoint import Checkpoints, write_tensors
 from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.engine import Row
@@ -38,7 +37,6 @@ from debiaser.report.runs import Result
 if TYPE_CHECKING:
     from debiaser.learn.encoders import Encoder
 
-log = logging.getLogger("debiaser")
 Vector: TypeAlias = NDArray[Any]
 Metrics = dict[str, float | None]
 EVALUATION_BATCH, ENCODING_BATCH = 512, 64  # samples at a time

@@ -80,11 +80,6 @@ class Spec:
         parts += [self.weights, self.code] if self.weights else []
         return json.dumps([*parts, self.part] if self.part else parts, sort_keys=True)
 
-    @property
-    def net_options(self) -> dict[str, Any]:
-        """What the network's maker is told beside the number of classes."""
-        return {"weights": self.weights} if self.weights else {}
-
     def new_method(self) -> "Method":
         """The method with these fields."""
         from debiaser.methods import find_method
@@ -162,7 +157,7 @@ def new_spec(
         weights=weights,
         augment=augment,
     )
-    check_options(spec.net, spec.net_options)
+    check_options(spec.net, ["weights"] if spec.weights else [])
     if spec.augment and (spec.net == "bert" or spec.options.get("features")):
         raise Misuse("only images can be varied, neither texts nor features; leave --augment out")
     return spec

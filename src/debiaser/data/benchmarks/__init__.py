@@ -43,16 +43,24 @@ DATASETS: dict[str, Source] = {
         "cifar.load_ccifar", "Corrupted CIFAR-10, 45,000 / 5,000 / 10,000: the corruption is the shortcut", ("cifar10",)
     ),
     "cifar10": Source("cifar.load_cifar10", "CIFAR-10 as it is, 45,000 / 5,000 / 10,000", ("cifar10",)),
-    "bar": Source("bar.load", "Biased Action Recognition, 1,746 / 195 / 654: the place is the shortcut", ("bar",)),
-    "bffhq": Source("bffhq.load", "Biased FFHQ, 19,200 / 1,000 / 1,000: age and gender go together", ("bffhq",)),
+    "bar": Source(
+        "image_sets.load_bar", "Biased Action Recognition, 1,746 / 195 / 654: the place is the shortcut", ("bar",)
+    ),
+    "bffhq": Source(
+        "image_sets.load_bffhq", "Biased FFHQ, 19,200 / 1,000 / 1,000: age and gender go together", ("bffhq",)
+    ),
     "celeba": Source(
-        "celeba.load", "CelebA, 162,770 / 19,867 / 19,962: gender is the shortcut to hair colour", ("celeba",)
+        "image_sets.load_celeba",
+        "CelebA, 162,770 / 19,867 / 19,962: gender is the shortcut to hair colour",
+        ("celeba",),
     ),
     "waterbirds": Source(
-        "waterbirds.load", "Waterbirds, 4,795 / 1,199 / 5,794: the place is the shortcut to the bird", ("waterbirds",)
+        "image_sets.load_waterbirds",
+        "Waterbirds, 4,795 / 1,199 / 5,794: the place is the shortcut to the bird",
+        ("waterbirds",),
     ),
     "fairface": Source(
-        "fairface.load",
+        "image_sets.load_fairface",
         "BFFHQ's protocol on FairFace, 19,200 / 1,000 / 1,000: gender is the shortcut to age",
         ("fairface",),
     ),
@@ -66,9 +74,9 @@ DATASETS: dict[str, Source] = {
 
 def folder_sets() -> dict[str, FolderSet]:
     """The benchmarks that others publish as a folder of images or texts."""
-    from debiaser.data.benchmarks import bar, bffhq, celeba, civilcomments, fairface, waterbirds
+    from debiaser.data.benchmarks import civilcomments, image_sets
 
-    return {each.SET.name: each.SET for each in (bar, bffhq, celeba, waterbirds, fairface, civilcomments)}
+    return {**image_sets.SETS, "civilcomments": civilcomments.SET}
 
 
 def published() -> dict[str, Published]:

@@ -1,7 +1,6 @@
 """CivilComments-WILDS: is a comment toxic? Mentions of eight identities, which overlap, are the shortcut."""
 
 import hashlib
-import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,9 @@ from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.bias import Part, build_benchmark
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
-from debiaser.data.sources import FolderSet
+from debiaser.data.sources import FolderSet, read_frame
 from debiaser.data.split import Benchmark
-from debiaser.errors import Misuse, Problem, brief
+from debiaser.errors import Misuse, Problem
 
 FILE = "all_data_with_identities.csv"
 PARTS = {"train": "train", "valid": "val", "test": "test"}  # ours, and the file's own words
@@ -47,22 +46,17 @@ class Comments:
 
 def read_columns(bundle: Bundle, name: str, columns: list[str]) -> Any:
     """These columns of the file as text."""
-    import pandas as pd  # slow to import, so only here
-
-    form: dict[str, Any] = {"dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
-    try:
-        return pd.read_csv(io.BytesIO(bundle.read(name)), usecols=columns, **form)
-    except ValueError as error:  # pandas' own and Unicode's among them
-        raise FormatError(bundle.path / name, f"cannot be read: {brief(error)}") from error
+    form = {"usecols": columns, "dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
+    return read_frame(bundle, name, "cannot be read", **form)
 
 
 def index(bundle: Bundle) -> tuple[Comments, dict[str, int]]:
     """The labels and identities of all comments, checked, and how many each part has."""
-    names = sorted(name for name in bundle.entries if name.rpartition("/")[2] == FILE)
-    if not names:
+    name = bundle.find(FILE)
+    if not name:
         raise FormatError(bundle.path, f"lacks {FILE}")
-    source = bundle.path / names[0]
-    table = read_columns(bundle, names[0], [SPLIT, TOXICITY, *IDENTITIES])
+    source = bundle.path / name
+    table = read_columns(bundle, name, [SPLIT, TOXICITY, *IDENTITIES])
     words = table[SPLIT].to_numpy()
     split = np.select([words == word for word in PARTS.values()], range(len(PARTS)), -1)
     try:
@@ -75,7 +69,7 @@ def index(bundle: Bundle) -> tuple[Comments, dict[str, int]]:
         raise FormatError(source, f"holds {told} in its comment number {wrong[0] + 1}")
     mentioned = (shares >= HALF).astype(np.int64)
     counts = dict(zip(PARTS, np.bincount(split, minlength=len(PARTS)).tolist(), strict=True))
-    return Comments(bundle, names[0], split, mentioned[:, 0], mentioned[:, 1:]), counts
+    return Comments(bundle, name, split, mentioned[:, 0], mentioned[:, 1:]), counts
 
 
 @dataclass(frozen=True, eq=False)

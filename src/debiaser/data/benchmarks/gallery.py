@@ -1,15 +1,12 @@
 """Images of a benchmark that lie in a folder or an archive: decoded in whole batches by threads when asked for."""
 
-import io
-import logging
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +15,16 @@ from PIL import Image
 from torch import Tensor
 
 from debiaser.data.archives import Bundle, FormatError
-from debiaser.data.bias import Integers, Part, build_benchmark, draw_by_class
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.images import DecodeError, Pixels, decode
-from debiaser.data.sources import FolderSet
-from debiaser.data.split import Benchmark, There
-from debiaser.errors import Misuse, Problem, brief
-from debiaser.io import numpy_stream
+from debiaser.errors import Misuse, Problem
 from debiaser.progress import task
 
 # Decoded images are kept on disk up to this side in pixels, or where those of the whole set take up to so many bytes.
 SMALL, ROOM = 64, 1 << 29
 LARGEST = 2048  # pixels of a side that may be asked for
 THREADS = min(os.cpu_count() or 1, 8)
-log = logging.getLogger("debiaser")
 PIECE, AT_ONCE = 4, 512  # images a thread takes at a time, and that are decoded between two words on how far it is
-
-
-@cache
-def warn_once(told: str) -> None:
-    """A warning, however often the same is found."""
-    log.warning("%s", told)
 
 
 @cache
@@ -158,103 +144,3 @@ class Gallery:
         if pixels.shape[:2] == self.size:
             return pixels
         return np.array(Image.fromarray(pixels).resize(self.size[::-1], Image.Resampling.BILINEAR))
-
-
-# --- Benchmarks of images in files: which there are, of which class and bias, in which split
-
-PARTS = ("train", "valid", "test")
-HELD_OUT = 0.1  # of a part of a set that has no images of valid or test
-
-
-class Files(NamedTuple):
-    """The images of a split: their names in the bundle, classes (n,) and bias values (n,), -1 where unknown."""
-
-    names: Sequence[str]
-    target: Integers
-    bias: Integers
-
-    def chosen(self, rows: npt.NDArray[Any]) -> "Files":
-        """Only these: their numbers (m,), or a mask (n,)."""
-        numbers = np.arange(len(self.names))[rows]
-        return Files([self.names[row] for row in numbers], self.target[numbers], self.bias[numbers])
-
-
-def by_part(listed: Files, split: Integers) -> dict[str, Files]:
-    """The images of train, valid and test: 0, 1 and 2 in `split` (n,)."""
-    return {part: listed.chosen(split == number) for number, part in enumerate(PARTS)}
-
-
-def tally(found: Mapping[str, Files]) -> dict[str, int]:
-    """How many images each part holds."""
-    return {part: len(files.names) for part, files in found.items()}
-
-
-def read_list(bundle: Bundle, file: str, allowed: Mapping[str, Collection[Any]], names: str) -> tuple[Any, list[str]]:
-    """The rows of a comma-separated list whose images are there, and where these lie; `names` is their column.
-
-    A column holds only what is `allowed` in it. Rows without their images are left out: the counts of the set tell.
-    """
-    import pandas as pd  # slow to import, so only here
-
-    path = next((each for each in sorted(bundle.entries) if f"/{each}".endswith(f"/{file}")), None)
-    if path is None:
-        raise FormatError(bundle.path, f"lacks {file}")
-    try:
-        table = pd.read_csv(io.BytesIO(bundle.read(path)), usecols=[names, *allowed])
-    except ValueError as error:  # pandas' own and Unicode's among them
-        raise FormatError(bundle.path / path, f"is not a list of images ({brief(error)})") from error
-    for column, values in allowed.items():
-        check_values(bundle.path / path, table.set_index(names)[[column]], values)
-    start = path.removesuffix(file)
-    return present(bundle, table, [f"{start}{name}" for name in table[names]])
-
-
-def check_values(source: Path, table: Any, allowed: Collection[Any]) -> None:
-    """Refuses a table, by the names of its images, with a value that is not allowed or without rows."""
-    wrong = table.index[~table.isin(list(allowed)).all(axis=1)]
-    if table.empty or len(wrong):
-        where = f" for {wrong[0]}" if len(wrong) else ""
-        raise FormatError(source, f"holds something else than {', '.join(map(str, allowed))}{where}")
-
-
-def present(bundle: Bundle, table: Any, names: Sequence[str]) -> tuple[Any, list[str]]:
-    """The rows of a table whose files are there, and their names; a warning names the first that is not."""
-    there = np.array([name in bundle.entries for name in names], dtype=bool)
-    missing = [names[row] for row in np.flatnonzero(~there)[:1]]
-    if not there.any():
-        raise FormatError(bundle.path, f"lacks the image {missing[0]} and all others that its list names")
-    if missing:
-        count = int((~there).sum())
-        warn_once(f"{bundle.path} lacks {count:,} of the images it lists, such as {missing[0]}: they are left out")
-    return table[there], [name for name, here in zip(names, there, strict=True) if here]
-
-
-def file_benchmark(
-    set_: FolderSet,
-    bundle: Bundle,
-    found: Mapping[str, Files],
-    size: tuple[int, int],
-    classes: tuple[str, ...],
-    attribute: str,
-    noise: float,
-    data_seed: int,
-    notes: tuple[str, ...] = (),
-    shape: str = "squash",
-    there: There | None = None,
-) -> Benchmark:
-    """The benchmark of these images; where only a part of the set is here, a note says how much.
-
-    A part without images of valid or test, as the first thousand of a list are, gets a tenth of train for each.
-    """
-    name, found = set_.name, dict(found)
-    there = there or set_.there(tally(found), (each for files in found.values() for each in files.names))
-    for part in ("valid", "test"):
-        if there.part and not len(found[part].names):
-            held = draw_by_class(found["train"].target, HELD_OUT, numpy_stream(data_seed, name, part, "held out"))
-            found |= {part: found["train"].chosen(held), "train": found["train"].chosen(~held)}
-            notes = (*notes, f"this part has no images of {part}: a tenth of its training images stands in")
-    parts = {
-        part: Part(files.target, files.bias[:, None], Gallery(bundle, files.names, size, shape))
-        for part, files in found.items()
-    }
-    return build_benchmark(name, parts, classes, (attribute,), noise, data_seed, notes, there=there)

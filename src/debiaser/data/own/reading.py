@@ -436,18 +436,8 @@ NAMES = {  # of columns, the likeliest first
     ),
 }
 SPLIT = ("split", "partition", "subset", "set")
-UNIT = [
-    "patient",
-    "patient_id",
-    "patientid",
-    "subject",
-    "subject_id",
-    "video",
-    "video_id",
-    "store",
-    "store_id",
-    "user_id",
-]
+UNIT = {f"{each}{end}" for each in ("patient", "subject", "video", "store") for end in ("", "_id")}
+UNIT |= {"patientid", "user_id"}
 ID = ("id", "uid", "uuid", "guid", "key", "image_id", "sample_id", "row_id")
 SAMPLED = 100  # values that are looked at to judge a column
 LONG = 24  # characters: the mean length from which a column reads like text

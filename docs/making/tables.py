@@ -1,6 +1,6 @@
 """The tables in README and docs, made from `results/`: no number in a document is typed by hand.
 
-`python -m debiaser.paper.documents` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
+`python docs/making/tables.py` renews them; `--collect RUNS_DIR` first copies finished results into `results/`;
 with `--check` it writes nothing and fails if a document is not up to date. A table stands between two marks:
 `<!-- results: cmnist -->` and `<!-- end of results -->`; after the dataset may come `method=pgd`, to show only these,
 and `usual`, to show no runs with fields changed. A file in place of a dataset (`search/bpa_clusters.json`) is shown as
@@ -236,7 +236,7 @@ def documents(root: Path) -> Iterable[Path]:
 
 def main(arguments: list[str]) -> None:
     """Renew, or check, all documents of the checkout that is the current folder."""
-    parser = argparse.ArgumentParser(prog="python -m debiaser.paper.documents")
+    parser = argparse.ArgumentParser(prog="python docs/making/tables.py")
     parser.add_argument("--collect", type=Path)
     parser.add_argument("--check", action="store_true")
     chosen, root = parser.parse_args(arguments), Path.cwd()
