@@ -55,6 +55,8 @@ class Frozen:
 
 def plain_network(task: Task, share: float) -> Frozen:
     """A network trained plainly on all but this share of every class; with a share of 0 it sees all, and so may fit."""
+    if task.reweigh is not None:
+        raise Misuse("a last layer that is fitted anew has weights of its own, not yours; take a method that draws")
     labels, stream = task.train.y.numpy(), numpy_stream(task.seed, "held out")
     parts = [stream.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
     held_out = np.sort(np.concatenate([each[: int(share * len(each))] for each in parts]))
