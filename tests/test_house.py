@@ -81,12 +81,12 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4021,
-    "cli": 1152,
+    "auditing": 4110,
+    "cli": 1205,
     "data": 3728,
-    "integrations": 547,
-    "learn": 2859,
-    "methods": 1376,
+    "integrations": 568,
+    "learn": 2912,
+    "methods": 1386,
     "paper": 2988,
     "report": 1491,
 }

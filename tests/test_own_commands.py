@@ -301,6 +301,24 @@ def test_scoring_goes_on_where_it_was_and_refuses_what_it_cannot_score(
     assert_refused(debiaser("score", str(data), *words, "--workers", "2"), 2, "are for --engine ray")
 
 
+def test_images_inside_a_table_are_scored(debiased: AuditedFolder, pictures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
+    paths = [*sorted(pictures.glob("*/[0-9]*.png"))[::12], pictures / "3" / "broken.png"]
+    inside = {"image": [path.read_bytes() for path in paths], "label": [path.parent.name for path in paths]}
+    pd.DataFrame(inside).to_parquet(tmp_path / "inside.parquet")
+    words = ("--model", debiased[1]["model_dir"], "--quiet", "--json")
+    done = debiaser("score", "inside.parquet", *words, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0 and [each["id"] for each in done.last_json["unreadable"]] == ["21"], done.stderr
+    files = debiaser("score", str(pictures), *words, "--out", "files", cwd=tmp_path).last_json
+    truth = {row["id"]: row["score"] for row in read_csv(tmp_path / files["scores"])}
+    wanted = [float(truth[f"{path.parent.name}/{path.name}"]) for path in paths[:-1]]
+    found = read_csv(tmp_path / done.last_json["scores"])
+    assert [float(row["score"]) for row in found] == pytest.approx(wanted, rel=1e-5)
+    assert [row["id"] for row in found] == [str(number) for number in range(1, 21)]
+    refused = debiaser("score", "inside.parquet", *words, "--engine", "ray", cwd=tmp_path)
+    assert_refused(refused, 1, "cannot be sent to workers")
+
+
 def test_clean_removes_caches_but_not_raw_data(cache: Path) -> None:
     root = cache / "debiaser"
     (root / "data").mkdir(parents=True, exist_ok=True)

@@ -336,7 +336,6 @@ class Scoring:
     """Samples to score by an exported model, as parts of a table; `excluded` tells why some are not among them."""
 
     reader: Reader
-    classes: tuple[str, ...]
     parts: list[pd.DataFrame]
     identity: str
     excluded: list[tuple[str, str]]
@@ -347,23 +346,26 @@ class Scoring:
 
         def score() -> int:
             scorer = KeyedScorer(model, folder, "id", self.reader, BATCH)
-            return sum(
-                scorer.score({name: part[name].to_numpy() for name in part}) for part in track(self.parts, "scores")
-            )
+            return sum(scorer.score(arrays(part)) for part in track(self.parts, "scores"))
 
         return score_keyed(folder, "id", made_by(model, {}) | {"data": self.identity}, score)
 
     def finish(self, folder: Path) -> tuple[Path, list[tuple[str, str]]]:
         """Write scores.csv in the order of the data; and what was left out, with why."""
-        parts, everything = parts_in(folder), pd.concat(self.parts)
-        found = pd.DataFrame({name: column(parts, name) for name in ("id", "label", "score")})
-        found = found.set_index("id").reindex(everything["id"]).dropna().reset_index()
-        found["label"] = [self.classes[int(label)] for label in found["label"]]
+        scored = pd.Series(column(parts_in(folder), "score"), column(parts_in(folder), "id"))
+        found, left_out = list[pd.DataFrame](), list(self.excluded)
+        for part in self.parts:
+            there = part["id"].isin(scored.index)
+            found.append(part[there])
+            if not there.all():  # read once more, for the reasons
+                left_out += self.reader.read(arrays(part[~there]))[1].items()
+        table = pd.concat(found)
+        table["label"] = np.array(opened(self.reader.folder).classes, object)[table["label"]]
+        table["score"] = scored[table["id"]].to_numpy()
         with private():
-            write_text(folder / "scores.csv", found.map(guarded).to_csv(index=False, float_format="%.9g"))
-        lost = everything[~everything["id"].isin(found["id"])]
-        failed = self.reader.read(arrays(lost))[1] if len(lost) else {}
-        return folder / "scores.csv", [*self.excluded, *failed.items()]
+            lines = table[["id", "label", "score"]].map(guarded).to_csv(index=False, float_format="%.9g")
+            write_text(folder / "scores.csv", lines)
+        return folder / "scores.csv", left_out
 
 
 def to_score(model_dir: Path, source: str, columns: Columns) -> Scoring:
@@ -389,7 +391,6 @@ def to_score(model_dir: Path, source: str, columns: Columns) -> Scoring:
     reader = Reader(model_dir.resolve(), rows.images.get if isinstance(rows.images, Embedded) else None)
     return Scoring(
         reader,
-        exported.classes,
         [table[start : start + PART] for start in range(0, len(table), PART)],
         digest(*rows.ids, "", *map(str, label), *stamps),
         [(each.id, each.reason) for each in rows.excluded],

@@ -193,6 +193,8 @@ def score_by_ray(samples: Any, out: Path, address: str | None, workers: int) -> 
     from debiaser.integrations import framework
     from debiaser.integrations.ray import score_dataset
 
+    if samples.reader.embedded is not None:
+        raise Problem("images inside a table cannot be sent to workers; save them as files, or leave --engine out")
     ray, data = framework("ray", "ray"), framework("ray.data", "ray")
     try:
         ray.init(address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)

@@ -9,23 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
+from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
-from debiaser.integrations import (
-    STATE,
-    check_sampler,
-    check_scores,
-    choose_held_out,
-    framework,
-    probe,
-    score_and_guard,
-    warn_of_inversion,
-)
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
-pl = framework("lightning.pytorch", "lightning")
+pl = shared.framework("lightning.pytorch", "lightning")
 log = logging.getLogger("debiaser")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
 
@@ -122,7 +113,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self.biased_state: dict[str, Tensor] | None = None
         self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
         self.gce = GCELoss(alpha)
-        self.sampler = PhasedSampler(choose_held_out(len(dataset), held_out, seed), seed)
+        self.sampler = PhasedSampler(shared.choose_held_out(len(dataset), held_out, seed), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
         self._lost: Any = None  # where GCE lies in the graph of the first step
         self._watch: Any = None  # that step is still to come
@@ -146,7 +137,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                     "labels; keep it as an attribute and name it: DebiasedSampling(..., loss='criterion')"
                 )
             with self._converting(trainer, pl_module):
-                probe(pl_module, self.dataset, **self.norm)
+                shared.probe(pl_module, self.dataset, **self.norm)
             self._own_loss = getattr(pl_module, self.loss)
             setattr(pl_module, self.loss, self.gce)
             self._lost = None
@@ -177,13 +168,13 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Refuse to go on with another sampler than ours."""
-        check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
+        shared.check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """After the first step: scores, the module's own loss, and a new optimiser."""
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
-                found = score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
+                found = shared.score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
             self._found, self.sampler.scores = found, found["shares"]
             self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
@@ -199,7 +190,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         elif "answers" in self._found:
             then = "the weights before it drew by score are in biased_state"
             with self._converting(trainer, pl_module):
-                self.comparison = warn_of_inversion(pl_module, self.dataset, self._found, then)
+                self.comparison = shared.warn_of_inversion(pl_module, self.dataset, self._found, then)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""
@@ -215,16 +206,16 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     def state_dict(self) -> dict[str, Any]:
         """The scores and what they are of, what is drawn by, and the biased model's answers, for the checkpoint."""
-        kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in STATE}
+        kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in shared.STATE}
         return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
+            shared.check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
             # older ones have scores alone
-            self._found = {name: state_dict[name] for name in STATE if state_dict.get(name) is not None}
+            self._found = {name: state_dict[name] for name in shared.STATE if state_dict.get(name) is not None}
             self.sampler.scores = self._found.get("shares", scores)
             self.sampler.held_out = self._found.get("held_out", torch.zeros(len(scores), dtype=torch.bool))
 

@@ -11,17 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
+from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem, brief
-from debiaser.integrations import (
-    STATE,
-    check_sampler,
-    check_scores,
-    choose_held_out,
-    framework,
-    probe,
-    score_and_guard,
-    warn_of_inversion,
-)
 from debiaser.io import UNREADABLE, private, read_arrays, write_arrays
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import check_norm
@@ -29,9 +20,9 @@ from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
 
-framework("accelerate", "trainer")
-library = framework("transformers", "trainer")
-get_last_checkpoint: Any = framework("transformers.trainer_utils", "trainer").get_last_checkpoint
+shared.framework("accelerate", "trainer")
+library = shared.framework("transformers", "trainer")
+get_last_checkpoint: Any = shared.framework("transformers.trainer_utils", "trainer").get_last_checkpoint
 
 SCORES = "debiaser_scores.npz"
 REMEDY = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
@@ -95,7 +86,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
         self.biased_epochs, self.guard = biased_epochs, guard
-        self.held_out = choose_held_out(len(self.train_dataset), held_out, self.args.seed)
+        self.held_out = shared.choose_held_out(len(self.train_dataset), held_out, self.args.seed)
         self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
         self.scores_: Tensor | None = None
         self.biased_state_: dict[str, Tensor] | None = None
@@ -118,7 +109,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         else:
             self._probe(collate)
             self._train_biased(resuming)  # step 1
-            found = score_and_guard(self.model, loader, self.guard, self.held_out, **self.norm)  # step 2
+            found = shared.score_and_guard(self.model, loader, self.guard, self.held_out, **self.norm)  # step 2
             self.biased_state_ = {name: each.cpu().clone() for name, each in self.model.state_dict().items()}
             if self.args.process_index == 0:
                 origin = {name: np.array(each) for name, each in self._origin().items()}
@@ -133,7 +124,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         output = super().train(resume_from_checkpoint, trial, **named)  # step 3
         if "answers" in found:
             then = "the weights of the first training are in biased_state_"
-            self.comparison_ = warn_of_inversion(self.model, loader, found, then)
+            self.comparison_ = shared.warn_of_inversion(self.model, loader, found, then)
         return output
 
     def _origin(self) -> dict[str, str]:
@@ -153,8 +144,9 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         except UNREADABLE as error:
             raise Problem(f"{kept} is damaged ({brief(error)}); delete it, and train anew") from error
         known = str(arrays.get("dataset", ""))
-        found = {name: torch.from_numpy(arrays[name]) for name in STATE if name in arrays}  # older ones: scores alone
-        check_scores(found["scores"], self.train_dataset, known, str(kept), remedy)
+        # older ones: scores alone
+        found = {name: torch.from_numpy(arrays[name]) for name in shared.STATE if name in arrays}
+        shared.check_scores(found["scores"], self.train_dataset, known, str(kept), remedy)
         for name, each in self._origin().items():
             if str(arrays.get(name, each)) != each:
                 raise Misuse(f"{kept} has scores of another {name}; {remedy}")
@@ -162,10 +154,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
 
     def _probe(self, collate: Any) -> None:
         """Refuse what the later steps cannot do before the first one is made."""
-        probe(self.model, self.train_dataset, collate, **self.norm)
+        shared.probe(self.model, self.train_dataset, collate, **self.norm)
         self.sampler_ = ScoreSampler(torch.ones(len(self.train_dataset)), rank=0, world_size=1)
         try:
-            check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
+            shared.check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
         finally:
             self.sampler_ = None
 
@@ -219,4 +211,4 @@ class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look for the sampler below whatever accelerate wrapped the loader in."""
         if self.trainer.sampler_ is not None:
-            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)
+            shared.check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)
