@@ -169,7 +169,7 @@ def score(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """How strongly every labelled sample goes against an exported model: scores by id, resumable."""
+    """How strongly each labelled sample goes against an exported model; resumable."""
     from debiaser.auditing.export import to_score
     from debiaser.data.own import Columns
 
