@@ -12,7 +12,7 @@ vmap run on a part of the samples and are scaled. Memory is that of fresh proces
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor, head_only: bool) -> Run:
     return run
 
 
-def by_opacus(make: Callable[[], nn.Module], state: dict[str, Tensor], x: Tensor, y: Tensor, head_only: bool) -> Run:
+def by_opacus(make: Callable[[], nn.Module], state: dict[str, Tensor], batches: Iterable[Any], head_only: bool) -> Run:
     from opacus import GradSampleModule
 
     model = make().eval()
@@ -104,7 +104,7 @@ def by_opacus(make: Callable[[], nn.Module], state: dict[str, Tensor], x: Tensor
 
     def run() -> Tensor:
         found = []
-        for a, b in zip(x.split(BATCH), y.split(BATCH), strict=True):
+        for a, b in batches:
             wrapped.zero_grad()
             F.cross_entropy(logits_of(wrapped(a)), b).backward()
             found.append(weight.grad_sample.flatten(1).norm(dim=1))
@@ -142,14 +142,15 @@ def ways(name: str) -> dict[str, Way]:
     model = make().eval()
     x, y = inputs(samples), torch.randint(0, classes, (samples,))
     state, part = model.state_dict(), max(8, samples // 16)
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     return {
         "ours": Way(ours(model, x, y), 1),
         "forward": Way(forward(model, x), 1),
         "loop": Way(loop(model, x, y, part), samples / part),
         "vmap": Way(by_vmap(model, x[:BATCH], y[:BATCH], False), samples / BATCH),
         "vmap, last layer": Way(by_vmap(model, x, y, True), 1),
-        "opacus": Way(by_opacus(make, state, x, y, False), 1),
-        "opacus, last layer": Way(by_opacus(make, state, x, y, True), 1),
+        "opacus": Way(by_opacus(make, state, batches, False), 1),
+        "opacus, last layer": Way(by_opacus(make, state, batches, True), 1),
         "forward and backward": Way(forward_and_backward(model, x, y), 1),
         "ours, whole network": Way(ours(model, x, y, "all", BATCH), 1),
     }

@@ -246,6 +246,7 @@ WITHOUT_WORK = {
     "mark": ["no-such-folder"],
     "predict": ["no-such-model", "x"],
     "report": ["no-such-runs"],
+    "score": ["/no/such/place.csv", "--model", "no-such-model"],
     "train": ["no-such-dataset", "--method", "pgd"],
     "bench": ["--only", "no-such-claim"],
     "data check": ["no-such-set"],

@@ -81,12 +81,12 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4021,
-    "cli": 1152,
+    "auditing": 4140,
+    "cli": 1205,
     "data": 3673,
-    "integrations": 547,
-    "learn": 2837,
-    "methods": 1346,
+    "integrations": 568,
+    "learn": 2904,
+    "methods": 1356,
     "paper": 2790,
     "report": 1491,
 }

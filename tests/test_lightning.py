@@ -111,6 +111,35 @@ def test_a_model_that_ends_with_the_reversed_rule_is_told() -> None:
     assert sampling.comparison is not None and sampling.comparison.below_chance
 
 
+def test_what_is_held_out_is_seen_by_neither_step(tmp_path: Path) -> None:
+    """The models are compared on these samples, and a training that goes on holds the same ones out."""
+
+    class Numbered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 250
+
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+            read.append(row)
+            return DATA[row % 50][0], row % 3
+
+    read, data = list[int](), Numbered()
+    plain = DebiasedSampling([data[row] for row in range(250)], biased_epochs=2)
+    loop = trainer(4, plain)
+    read.clear()
+    loop.fit(Small(), DataLoader(data, 10, sampler=plain.sampler))
+    held_out = plain.sampler.held_out
+    assert held_out.sum() == 25 and not held_out[read].any()
+    assert len(read) == 4 * 225 and len(set(read[:450])) == 225, "all others, every epoch"
+    assert plain.comparison is not None and plain.comparison.samples == 25
+    assert len(plain.scores) == 250 and (plain.sampler.scores[held_out] == 0).all()
+    loop.save_checkpoint(tmp_path / "whole.ckpt")
+    again = DebiasedSampling(plain.dataset, biased_epochs=2, held_out=0)
+    trainer(5, again).fit(Small(), DataLoader(data, 10, sampler=again.sampler), ckpt_path=tmp_path / "whole.ckpt")
+    assert torch.equal(again.sampler.held_out, held_out) and again.comparison.samples == 25
+    with pytest.raises(Misuse, match="held_out must lie between 0"):
+        DebiasedSampling(data, biased_epochs=1, held_out=0.9)
+
+
 def test_scores_are_those_of_the_biased_model() -> None:
     class Look(pl.Callback):
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -169,7 +198,8 @@ def test_ddp_replaces_it_unless_told(left_alone: None) -> None:
 
 
 def test_the_processes_share_one_draw() -> None:
-    one, parts = PhasedSampler(50), [PhasedSampler(50), PhasedSampler(50)]
+    everything = torch.zeros(50, dtype=torch.bool)
+    one, parts = PhasedSampler(everything), [PhasedSampler(everything), PhasedSampler(everything)]
     for rank, part in enumerate(parts):
         part.rank, part.size = rank, 2
     for scores in (None, torch.rand(50)):

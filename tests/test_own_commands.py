@@ -1,4 +1,4 @@
-"""audit, debias, predict and clean, run as commands on small folders and tables; what they write and how they fail."""
+"""The commands for own data, run on small folders and tables: what they write and how they fail."""
 
 import csv
 import json
@@ -13,12 +13,15 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
 from conftest import assert_refused, debiaser
-from debiaser import audit
+from debiaser import audit, gradient_norms, read_scores
+from debiaser.auditing.export import read_exported
 from debiaser.auditing.findings import COLUMNS
 from debiaser.data import bias as inject
 from debiaser.data.benchmarks import digits
+from debiaser.data.images import stretch
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse
 
@@ -245,6 +248,75 @@ def test_predict_gives_the_numbers_of_the_evaluation(debiased: AuditedFolder, pi
         assert list(said[name]["probabilities"].values()) == pytest.approx(probability, abs=1e-5)
         right += said[name]["label"] == name.split("/")[0]
     assert f"{100 * right / len(held_out):.2f}% right" in card
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_scores_are_the_gradient_norms_of_the_exported_model(
+    engine: str, debiased: AuditedFolder, pictures: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow" if engine == "local" else engine, reason=f"{engine} is not here: did not run")
+    model, paths = Path(debiased[1]["model_dir"]), sorted(pictures.glob("*/[0-9]*.png"))
+    same = ("score", str(pictures), "--model", str(model), "--engine", engine, "--out", str(tmp_path / "scores"))
+    done = debiaser(*same, "--json", "--quiet", timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert done.last_json["n"] == COUNT and [each["id"] for each in done.last_json["unreadable"]] == ["3/broken.png"]
+    exported, names = read_exported(model), [f"{path.parent.name}/{path.name}" for path in paths]
+    images = torch.stack([torch.from_numpy(stretched(path, exported.size)) for path in paths]).permute(0, 3, 1, 2)
+    y = torch.tensor([exported.classes.index(path.parent.name) for path in paths])
+    truth = gradient_norms(exported.model, TensorDataset(exported.enter(images), y))
+    assert torch.allclose(read_scores(tmp_path / "scores", keys=names), truth, rtol=1e-5)
+    told = {row["id"]: row for row in read_csv(Path(done.last_json["scores"]))}
+    assert [float(told[name]["score"]) for name in names] == pytest.approx(truth.tolist(), rel=1e-5)
+    assert [told[name]["label"] for name in names] == [path.parent.name for path in paths]
+
+
+def stretched(path: Path, size: int) -> np.ndarray:
+    out = np.empty((size, size, 3), np.uint8)
+    stretch(np.asarray(Image.open(path).convert("RGB")), size, out)
+    return out
+
+
+def test_scoring_goes_on_where_it_was_and_refuses_what_it_cannot_score(
+    debiased: AuditedFolder, pictures: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
+    data = shutil.copytree(pictures, tmp_path / "data")
+    words = ("--model", debiased[1]["model_dir"], "--out", str(tmp_path / "out"), "--quiet")
+    assert debiaser("score", str(data), *words).returncode == 0
+    (part,) = (tmp_path / "out").glob("part-*")
+    before, table = part.stat().st_mtime_ns, (tmp_path / "out" / "scores.csv").read_bytes()
+    assert not stat.S_IMODE(part.stat().st_mode) & 0o077
+    done = debiaser("score", str(data), *words)
+    assert done.returncode == 0 and part.stat().st_mtime_ns == before, "what is there is not made again"
+    assert (tmp_path / "out" / "scores.csv").read_bytes() == table
+    (data / "3" / "new.png").write_bytes(
+        (data / "4" / sorted(each.name for each in (data / "4").iterdir())[0]).read_bytes()
+    )
+    assert_refused(debiaser("score", str(data), *words), 1, "holds scores of another data")
+    (data / "3").rename(data / "thirteen")
+    assert_refused(debiaser("score", str(data), *words), 1, "does not know: thirteen; it knows: 0, 1")
+    (tmp_path / "texts.csv").write_text("text,label\nsome long words and more of them,0\nother long words and more,1\n")
+    assert_refused(debiaser("score", str(tmp_path / "texts.csv"), *words), 1, "takes images, .* has texts")
+    assert_refused(debiaser("score", str(data), *words, "--engine", "spark"), 2, "spark.*local, ray")
+    assert_refused(debiaser("score", str(data), *words, "--workers", "2"), 2, "are for --engine ray")
+
+
+def test_images_inside_a_table_are_scored(debiased: AuditedFolder, pictures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
+    paths = [*sorted(pictures.glob("*/[0-9]*.png"))[::12], pictures / "3" / "broken.png"]
+    inside = {"image": [path.read_bytes() for path in paths], "label": [path.parent.name for path in paths]}
+    pd.DataFrame(inside).to_parquet(tmp_path / "inside.parquet")
+    words = ("--model", debiased[1]["model_dir"], "--quiet", "--json")
+    done = debiaser("score", "inside.parquet", *words, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0 and [each["id"] for each in done.last_json["unreadable"]] == ["21"], done.stderr
+    files = debiaser("score", str(pictures), *words, "--out", "files", cwd=tmp_path).last_json
+    truth = {row["id"]: row["score"] for row in read_csv(tmp_path / files["scores"])}
+    wanted = [float(truth[f"{path.parent.name}/{path.name}"]) for path in paths[:-1]]
+    found = read_csv(tmp_path / done.last_json["scores"])
+    assert [float(row["score"]) for row in found] == pytest.approx(wanted, rel=1e-5)
+    assert [row["id"] for row in found] == [str(number) for number in range(1, 21)]
+    refused = debiaser("score", "inside.parquet", *words, "--engine", "ray", cwd=tmp_path)
+    assert_refused(refused, 1, "cannot be sent to workers")
 
 
 def test_clean_removes_caches_but_not_raw_data(cache: Path) -> None:

@@ -1,5 +1,6 @@
 """Scores by Ray on two local workers: those of one process, keyed, resumable, refused where they are stale."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +31,9 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
+    found = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+        runtime_env={"env_vars": {"PYTHONPATH": found}},
         num_cpus=2,
         include_dashboard=False,
         logging_level="ERROR",

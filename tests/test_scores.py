@@ -129,6 +129,30 @@ def test_scores_are_in_dataset_order_whatever_the_batch() -> None:
             gradient_norms(model, nothing)
 
 
+@pytest.mark.parametrize("parameters", ["head", "all"])
+def test_logits_of_the_same_pass_are_handed_out(parameters: str) -> None:
+    torch.manual_seed(0)
+    model, seen, read = SimConv1(10).train(), list[tuple[Tensor, Tensor]](), list[int]()
+
+    class Counted(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, row: int) -> tuple[Tensor, int]:
+            read.append(row)
+            return x[row], int(y[row])
+
+    x, y = torch.randn(9, 3, 28, 28), torch.randint(0, 10, (9,))
+    scores = gradient_norms(
+        model, Counted(), parameters=parameters, batch_size=4, see=lambda *given: seen.append(given)
+    )
+    logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
+    assert read == list(range(9)) and model.training
+    with torch.no_grad():
+        assert torch.allclose(logits, model.eval()(x), atol=1e-5) and torch.equal(labels, y)
+    assert torch.equal(scores, gradient_norms(model, TensorDataset(x, y), parameters=parameters, batch_size=4))
+
+
 def test_features_are_never_held_together() -> None:
     """A wide feature on many rows: the pass must not keep the n x h matrix."""
 

@@ -94,6 +94,22 @@ def test_steps_and_resuming(tmp_path: Path) -> None:
         DebiasedTrainer(bert(), saving, train_dataset=ROWS[:32]).train(resume_from_checkpoint=True)
 
 
+def test_what_is_held_out_is_seen_by_neither_training(tmp_path: Path) -> None:
+    class Seen(BertForSequenceClassification):
+        def forward(self, input_ids: Any = None, labels: Any = None) -> Any:
+            if self.training:
+                seen.extend(map(tuple, input_ids.tolist()))
+            return super().forward(input_ids, labels=labels)
+
+    rows, seen = EXAMPLE.texts(250, 0.9, 0)[0], list[Any]()
+    trainer = DebiasedTrainer(Seen(bert().config), arguments(tmp_path), train_dataset=rows, biased_epochs=1)
+    trainer.train()
+    held_out = {tuple(row["input_ids"].tolist()) for row, out in zip(rows, trainer.held_out, strict=True) if out}
+    assert len(held_out) == 25 and not held_out & set(seen) and len(seen) == 3 * 225
+    assert len(set(seen[:225])) == 225, "the first training sees all others"
+    assert trainer.comparison_.samples == 25 and trainer.scores_.shape == (250,)
+
+
 def test_an_image_classifier_and_accumulated_batches(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "num_labels": 3}

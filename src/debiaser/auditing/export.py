@@ -5,10 +5,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import safetensors
 import torch
 from numpy.typing import NDArray
@@ -20,12 +22,15 @@ from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.groups import group_cells, group_names
 from debiaser.auditing.inputs import LINEAR, as_float, new_network
 from debiaser.auditing.verdict import Examined
-from debiaser.data.images import RESIZED, Files, Images
-from debiaser.data.own.reading import READERS, find_input, is_image
+from debiaser.data.images import RESIZED, DecodeError, Embedded, Files, Images
+from debiaser.data.own.checks import labelled, readable
+from debiaser.data.own.reading import READERS, Columns, find_input, find_rows, is_image
+from debiaser.data.own.rows import digest, first
 from debiaser.errors import Problem, brief
-from debiaser.io import UNREADABLE, folder_name, write_json, write_text
+from debiaser.io import UNREADABLE, folder_name, guarded, private, write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.encoders import find_encoder
+from debiaser.learn.streams import KeyedScorer, column, made_by, parts_in, score_keyed
 from debiaser.progress import task, track
 from debiaser.report.tables import markdown_table, spread, with_interval
 
@@ -278,3 +283,123 @@ def find_inputs(given: str, kind: str, column: str | None) -> Iterator[tuple[str
         raise Problem(f"no file {given}; check the path, or give a CSV with a column of {kind}s")
     else:
         yield given, path.read_text(encoding="utf-8", errors="replace") if kind == "text" else given
+
+
+# --- `debiaser score`: the gradient norms of labelled samples under an exported model, by id
+
+PART = 1024  # samples that are read at once, and of a file
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What an exported model takes of samples in a table of id, label and input; those that cannot be read are left
+    out. It is sent to workers, so that it holds no model."""
+
+    folder: Path
+    embedded: Callable[[int], bytes | None] | None = None  # images inside a table, by place; else they are files
+
+    def model(self) -> nn.Module:
+        """The network that is scored: all of it, or the head on an encoder's features."""
+        return opened(self.folder).model
+
+    def __call__(self, columns: Any) -> tuple[Tensor, Tensor, NDArray[Any]]:
+        inputs, failed = self.read(columns)
+        good = np.array([name not in failed for name in columns["id"]], bool)
+        if not good.all():
+            inputs = inputs[torch.from_numpy(good)]
+        entered = opened(self.folder).enter(inputs) if good.any() else torch.zeros(0)
+        return entered, torch.from_numpy(columns["label"][good]), columns["id"][good]
+
+    def read(self, columns: Any) -> tuple[Any, dict[str, str]]:
+        """Texts, or images (b, 3, size, size); and, by id, why some cannot be read."""
+        exported, ids, given = opened(self.folder), columns["id"].tolist(), columns["input"].tolist()
+        if exported.kind == "text":
+            return given, {}
+        contents = Files(given) if self.embedded is None else Embedded(self.embedded, np.array(given, np.int64))
+        images = Images(ids, contents, np.zeros((len(ids), 2), np.int32))
+        return images.read(torch.arange(len(ids)), exported.size), images.failed
+
+
+def arrays(table: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """The columns of a table."""
+    return {name: table[name].to_numpy() for name in table}
+
+
+@lru_cache(1)
+def opened(folder: Path) -> Exported:
+    """The exported model of a folder, read once in a process."""
+    return read_exported(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """Samples to score by an exported model, as parts of a table; `excluded` tells why some are not among them."""
+
+    reader: Reader
+    parts: list[pd.DataFrame]
+    identity: str
+    excluded: list[tuple[str, str]]
+
+    def by_itself(self, folder: Path) -> int:
+        """Score in this process, into a folder; how many samples have a score."""
+        model = self.reader.model()
+
+        def score() -> int:
+            scorer = KeyedScorer(model, folder, "id", self.reader, BATCH)
+            return sum(scorer.score(arrays(part)) for part in track(self.parts, "scores"))
+
+        return score_keyed(folder, "id", made_by(model, {}) | {"data": self.identity}, score)
+
+    def finish(self, folder: Path) -> tuple[Path, list[tuple[str, str]]]:
+        """Write scores.csv in the order of the data; and what was left out, with why."""
+        scored = pd.Series(column(parts_in(folder), "score"), column(parts_in(folder), "id"))
+        found, left_out = list[pd.DataFrame](), list(self.excluded)
+        for part in self.parts:
+            there = part["id"].isin(scored.index)
+            found.append(part[there])
+            if not there.all():  # read once more, for the reasons
+                left_out += self.reader.read(arrays(part[~there]))[1].items()
+        table = pd.concat(found)
+        table["label"] = np.array(opened(self.reader.folder).classes, object)[table["label"]]
+        table["score"] = scored[table["id"]].to_numpy()
+        with private():
+            lines = table[["id", "label", "score"]].map(guarded).to_csv(index=False, float_format="%.9g")
+            write_text(folder / "scores.csv", lines)
+        return folder / "scores.csv", left_out
+
+
+def to_score(model_dir: Path, source: str, columns: Columns) -> Scoring:
+    """The labelled samples of a source, if they are such as the exported model knows."""
+    exported, rows = opened(model_dir.resolve()), labelled(find_rows(source, columns))
+    kind = "text" if rows.images is None else "image"
+    if kind != exported.kind:
+        raise Problem(
+            f"{model_dir} takes {exported.kind}s, {source} has {kind}s; name another model or --{exported.kind}"
+        )
+    if unknown := sorted(set(rows.classes) - set(exported.classes)):
+        known = first(exported.classes, 9)
+        raise Problem(f"{source} has labels that {model_dir} does not know: {first(unknown)}; it knows: {known}")
+    rows = readable(rows, None) if rows.images is None else rows
+    given: Any = rows.texts
+    if isinstance(rows.images, Files):
+        given = [str(Path(path).absolute()) for path in rows.images.paths]  # a worker may stand elsewhere
+    elif rows.images is not None:
+        given = rows.images.rows
+    label = np.array([exported.classes.index(name) for name in rows.classes], np.int64)[rows.y]
+    table = pd.DataFrame({"id": rows.ids, "label": label, "input": given})
+    stamps = rows.texts or [stamp(rows.images, row) for row in range(len(rows))]
+    reader = Reader(model_dir.resolve(), rows.images.get if isinstance(rows.images, Embedded) else None)
+    return Scoring(
+        reader,
+        [table[start : start + PART] for start in range(0, len(table), PART)],
+        digest(*rows.ids, "", *map(str, label), *stamps),
+        [(each.id, each.reason) for each in rows.excluded],
+    )
+
+
+def stamp(images: Any, row: int) -> str:
+    """What changes when an image does; nothing where there is none."""
+    try:
+        return str(images.stamp(row))
+    except DecodeError:
+        return ""

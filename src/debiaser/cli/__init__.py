@@ -28,7 +28,7 @@ from debiaser.io import explain
 OUR_MISTAKE = 70
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # what only writing meets
 # As `--help` lists them; a command that is not here comes last.
-ORDER = ("audit", "mark", "debias", "predict", "demo", "train", "report", "study", "theory", "bench", "clean")
+ORDER = ("audit", "mark", "debias", "predict", "score", "demo", "train", "report", "study", "theory", "bench", "clean")
 app.registered_commands.sort(
     key=lambda command: [*ORDER, name := getattr(command.callback, "__name__", "")].index(name)
 )

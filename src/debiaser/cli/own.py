@@ -1,4 +1,4 @@
-"""audit, debias, predict, clean: a person's own data."""
+"""audit, debias, predict, score, clean: a person's own data."""
 
 import json
 from collections.abc import Iterator
@@ -10,10 +10,11 @@ import typer
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
 from debiaser.cli.console import reporting
-from debiaser.errors import Misuse, Problem, known, printable
+from debiaser.errors import Misuse, Problem, brief, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
 REDACTIONS = ("paths", "images")
+ENGINES = ("local", "ray")
 LISTED = 3  # samples that were left out, on the screen
 CELLS, WIDE = 9, 24  # cells of classes and groups on the screen, and characters of a name
 NAMED = 3  # exit code: the verdict is one that --fail-if names
@@ -151,6 +152,66 @@ def predict(
     for each in answered:
         best = max(each["probabilities"].values())
         typer.echo("\t".join((printable(each["input"]), printable(each["label"]), f"{best:.4f}")))
+
+
+@app.command()
+def score(
+    source: Source,
+    model: Annotated[Path, typer.Option(help="The folder of an exported model.")],
+    label: Label = None,
+    image: Image = None,
+    text: Text = None,
+    engine: Annotated[str, typer.Option(help="local: this process; ray: workers of a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the cluster; by default one here, or a new one.")] = None,
+    workers: Annotated[int, typer.Option(help="Of Ray; by default one less than it has CPUs.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("debiaser-scores"),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """How strongly each labelled sample goes against an exported model; resumable."""
+    from debiaser.auditing.export import to_score
+    from debiaser.data.own import Columns
+
+    choices("engine", engine, ENGINES)
+    if engine == "local" and (address or workers):
+        raise Misuse("--address and --workers are for --engine ray; leave them out, or add it")
+    with reporting(quiet):
+        samples = to_score(model, source, Columns(label, image, text))
+        scored = score_by_ray(samples, out, address, at_least(workers)) if engine == "ray" else samples.by_itself(out)
+        scores, left_out = samples.finish(out)
+    for name, reason in left_out:
+        typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
+    if as_json:
+        print_json({"n": scored, "scores": str(scores), "unreadable": [{"id": n, "reason": r} for n, r in left_out]})
+    else:
+        typer.echo(f"Scored {scored:,} samples: {scores.resolve()}")
+
+
+def score_by_ray(samples: Any, out: Path, address: str | None, workers: int) -> int:
+    """Score on the workers of a cluster; how many samples have a score."""
+    from debiaser.integrations import framework
+    from debiaser.integrations.ray import score_dataset
+
+    if samples.reader.embedded is not None:
+        raise Problem("images inside a table cannot be sent to workers; save them as files, or leave --engine out")
+    ray, data = framework("ray", "ray"), framework("ray.data", "ray")
+    try:
+        ray.init(address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise Problem(f"no Ray cluster at {address or 'this machine'} ({brief(error)}); see `ray status`") from error
+    data.DataContext.get_current().enable_progress_bars = False
+    cpus = ray.cluster_resources().get("CPU", 1)
+    return score_dataset(
+        data.from_pandas(samples.parts),
+        samples.reader.model,
+        out,
+        prepare=samples.reader,
+        workers=workers or max(1, int(cpus) - 1),
+        cpus=min(1, cpus / 2),
+        part_rows=len(samples.parts[0]),
+        identity=samples.identity,
+    )
 
 
 @app.command()

@@ -4,13 +4,13 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset
 
 from debiaser.errors import Misuse, Problem
+from debiaser.io import numpy_stream
 from debiaser.learn import forward
 from debiaser.learn.distributed import initialised
 from debiaser.learn.forward import fingerprint
@@ -63,33 +63,49 @@ def probe(model: nn.Module, dataset: Any, collate: Callable[[Any], Any] | None =
 
 
 MAX_COST = 25.0  # points of accuracy that drawing by score may cost
-STATE = ("scores", "shares", "answers")  # what an interrupted training needs, one number per sample each
+FEWEST = 20  # samples, below which holding some out tells nothing
+STATE = ("scores", "shares", "answers", "held_out")  # what an interrupted training needs, one number per sample each
 
 
-def answers_of(model: nn.Module, dataset: Any) -> tuple[Tensor, Tensor, int]:
-    """(n,) what the model answers, (n,) the labels, and how many classes there are; the same in all processes."""
-    device, seen = forward.device_of(model), list[tuple[Tensor, Tensor]]()
-    with forward.random_state_kept(device), initialised().same_buffers(model), forward.evaluating(model):
-        for batch in forward.as_batches(dataset, 256):
-            logits = forward.call(model, batch.to(device).x)
-            seen.append((logits.reshape(len(batch.y), -1).argmax(1).cpu(), batch.y.cpu()))
-    answers, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-    return answers, labels, logits.shape[-1]
+def choose_held_out(n: int, share: float, seed: int) -> Tensor:
+    """(n,) which samples no training sees, at random by index; none where they would be too few to tell anything."""
+    if not 0 <= share <= 0.5:
+        raise Misuse(f"held_out must lie between 0 (none) and 0.5, got {share:g}")
+    held_out, many = torch.zeros(n, dtype=torch.bool), round(share * n)
+    if many >= FEWEST:
+        held_out[numpy_stream(seed, "held out").permutation(n)[:many]] = True
+    return held_out
 
 
-def score_and_guard(model: nn.Module, dataset: Any, guard: bool, **norm: Any) -> dict[str, Tensor]:
-    """(n,) gradient norms, shares of the draws (guarded, else the norms), and the biased model's answers."""
-    scores = shares = gradient_norms(model, dataset, **norm)
-    answers, labels, _ = answers_of(model, dataset)
+def score_and_guard(model: nn.Module, dataset: Any, guard: bool, held_out: Tensor, **norm: Any) -> dict[str, Tensor]:
+    """(n,) gradient norms, shares of the draws (guarded, else the norms; 0 for samples that are held out), and the
+    biased model's answers: one pass."""
+    seen = list[Tensor]()
+    scores = gradient_norms(model, dataset, see=lambda logits, y: seen.append(answered(logits, y)), **norm)
+    answers, labels = initialised().gather(torch.cat(seen))[: len(scores)].T
+    shares = torch.where(held_out, 0, scores)
     if guard:
-        wrong, floored = (answers != labels).numpy(), np.maximum(scores.double().numpy(), 1e-8)
-        shares = torch.from_numpy(guarded_shares(labels.numpy(), wrong, floored))
-    return {"scores": scores, "shares": shares, "answers": answers}
+        floored = torch.where(held_out, 0, scores.double().clamp(min=1e-8)).numpy()
+        shares = torch.from_numpy(guarded_shares(labels.numpy(), (answers != labels).numpy(), floored))
+    return {"scores": scores, "shares": shares, "answers": answers.contiguous(), "held_out": held_out}
 
 
-def warn_of_inversion(model: nn.Module, dataset: Any, biased: Tensor, then: str) -> Comparison:
-    """How the model does on the training data beside the biased model's answers (n,); warns where it is dangerous."""
-    answers, labels, classes = answers_of(model, dataset)
-    found = compare(biased.numpy(), answers.numpy(), labels.numpy(), None, classes, MAX_COST)
-    found.warn(then)
-    return found
+def answered(logits: Tensor, labels: Tensor) -> Tensor:
+    """(b, 2) the likeliest classes, and the labels."""
+    return torch.stack([logits.argmax(1).cpu(), labels.cpu()], 1)
+
+
+def warn_of_inversion(model: nn.Module, dataset: Any, found: dict[str, Tensor], then: str) -> Comparison:
+    """How the model does beside the biased one on what was held out (else on all); warns where it is dangerous."""
+    held_out = found.get("held_out", torch.zeros(0, dtype=torch.bool))
+    rows = held_out.nonzero()[:, 0] if held_out.any() else torch.arange(len(found["answers"]))
+    device, seen, classes = forward.device_of(model), list[Tensor](), 0
+    with forward.random_state_kept(device), initialised().same_buffers(model), forward.evaluating(model):
+        for batch in forward.as_batches(dataset, 256, lambda _: rows):
+            logits = forward.call(model, batch.to(device).x).reshape(len(batch), -1)
+            seen.append(answered(logits, batch.y))
+            classes = logits.shape[1]
+    answers, labels = torch.cat(seen).T.numpy()
+    compared = compare(found["answers"][rows].numpy(), answers, labels, None, classes, MAX_COST)
+    compared.warn(then)
+    return compared

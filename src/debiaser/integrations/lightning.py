@@ -5,25 +5,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
+from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
-from debiaser.integrations import (
-    STATE,
-    check_sampler,
-    check_scores,
-    framework,
-    probe,
-    score_and_guard,
-    warn_of_inversion,
-)
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
-pl = framework("lightning.pytorch", "lightning")
+pl = shared.framework("lightning.pytorch", "lightning")
 log = logging.getLogger("debiaser")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
 
@@ -32,23 +25,24 @@ class PhasedSampler(Sampler[int]):
     """Every sample once an epoch until there are scores, then samples drawn by score.
 
     Of several processes, each passes every so-manieth sample of one and the same draw; what does not divide is left
-    out.
+    out, and so are samples that are `held_out` (n,).
     """
 
-    def __init__(self, num_samples: int, seed: int = 0) -> None:
-        self.num_samples, self.seed, self.epoch = num_samples, seed, 0
+    def __init__(self, held_out: Tensor, seed: int = 0) -> None:
+        self.held_out, self.seed, self.epoch = held_out, seed, 0
         self.rank, self.size = 0, 1
         self.scores: Tensor | None = None  # what samples are drawn by
 
     def __len__(self) -> int:
-        return self.num_samples // self.size
+        return int((~self.held_out).sum()) // self.size
 
     def __iter__(self) -> Iterator[int]:
         # a generator: what is drawn is decided when the first sample is asked for, not when the loader is made
+        rows = (~self.held_out).nonzero()[:, 0].numpy()
         if self.scores is None:
-            draw = Shuffle(self.num_samples, self.seed).draw(self.epoch)
+            draw = Shuffle(len(rows), self.seed, rows).draw(self.epoch)
         else:
-            draw = ScoreSampler(self.scores, seed=self.seed, rank=0, world_size=1).draw(self.epoch)
+            draw = ScoreSampler(self.scores, len(rows), self.seed, rank=0, world_size=1).draw(self.epoch)
         self.epoch += 1
         yield from draw[self.rank : len(self) * self.size : self.size].tolist()
 
@@ -63,8 +57,8 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     The training's loader must use `sampler`; if Lightning replaced it (as it does under DDP unless
     `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints. Draws are
     guarded: classes alike, at most half of a class's for samples that the biased model misclassifies, scores tempered.
-    After the training, `comparison` has both models' accuracies on the dataset, and `biased_state` the weights before
-    the second step.
+    Some samples are held out of both steps; on these, after the training, `comparison` has both models' accuracies.
+    `biased_state` has the weights before the second step.
 
     Args:
         dataset: what is trained on, for the scores: pairs of input and label, if possible without augmentation.
@@ -78,9 +72,11 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         seed: decides the draws.
         reset: the second step begins with a new optimiser and schedule.
         guard: False draws by the scores alone, as the paper does.
+        held_out: share of the samples, at random by index, that neither step is trained on; where they would be fewer
+            than 20, none is, and the models are compared on the samples that they were trained on.
 
     Warns:
-        DebiasingWarning: the model ended below chance in a class, or lost too much, on the dataset.
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on what was held out.
 
     Raises:
         Misuse: values that cannot be meant, or a module whose loss is not found.
@@ -106,6 +102,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         reset: bool = True,
         parameters: str | Callable[[str], bool] = "head",
         guard: bool = True,
+        held_out: float = 0.1,
     ) -> None:
         if biased_epochs < 1:
             raise Misuse(f"biased_epochs must be at least 1, got {biased_epochs}")
@@ -116,7 +113,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self.biased_state: dict[str, Tensor] | None = None
         self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
         self.gce = GCELoss(alpha)
-        self.sampler = PhasedSampler(len(dataset), seed)
+        self.sampler = PhasedSampler(shared.choose_held_out(len(dataset), held_out, seed), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
         self._lost: Any = None  # where GCE lies in the graph of the first step
         self._watch: Any = None  # that step is still to come
@@ -140,7 +137,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                     "labels; keep it as an attribute and name it: DebiasedSampling(..., loss='criterion')"
                 )
             with self._converting(trainer, pl_module):
-                probe(pl_module, self.dataset, **self.norm)
+                shared.probe(pl_module, self.dataset, **self.norm)
             self._own_loss = getattr(pl_module, self.loss)
             setattr(pl_module, self.loss, self.gce)
             self._lost = None
@@ -171,13 +168,13 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Refuse to go on with another sampler than ours."""
-        check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
+        shared.check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """After the first step: scores, the module's own loss, and a new optimiser."""
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
-                found = score_and_guard(pl_module, self.dataset, self.guard, **self.norm)
+                found = shared.score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
             self._found, self.sampler.scores = found, found["shares"]
             self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
@@ -193,7 +190,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         elif "answers" in self._found:
             then = "the weights before it drew by score are in biased_state"
             with self._converting(trainer, pl_module):
-                self.comparison = warn_of_inversion(pl_module, self.dataset, self._found["answers"], then)
+                self.comparison = shared.warn_of_inversion(pl_module, self.dataset, self._found, then)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """As `on_fit_end`."""
@@ -209,18 +206,18 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     def state_dict(self) -> dict[str, Any]:
         """The scores and what they are of, what is drawn by, and the biased model's answers, for the checkpoint."""
-        kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in STATE}
+        kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in shared.STATE}
         return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint held."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
-            self._found = {
-                name: state_dict[name] for name in STATE if state_dict.get(name) is not None
-            }  # older ones have scores alone
+            shared.check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
+            # older ones have scores alone
+            self._found = {name: state_dict[name] for name in shared.STATE if state_dict.get(name) is not None}
             self.sampler.scores = self._found.get("shares", scores)
+            self.sampler.held_out = self._found.get("held_out", torch.zeros(len(scores), dtype=torch.bool))
 
 
 def leads_to(end: Any, node: Any) -> bool:

@@ -2,37 +2,44 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from debiaser.data.split import Split
-from debiaser.errors import Misuse
+from debiaser.errors import Misuse, known
 from debiaser.learn.forward import predict
 from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampler import Shares
 from debiaser.methods.debias import debias
+from debiaser.methods.guarded import GuardedPGD
 from debiaser.methods.task import Method
 
 BATCH = 1024  # samples that are predicted at once
+NESTED = ("method", "recipe")  # parameters whose fields are parameters too: method__alpha
 Maker = Callable[[int, int], nn.Module]
 
 
 class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that does not take the shortcut in its training data.
 
-    Features are taken as they are: scale them first, in a Pipeline. After `fit`: classes_, n_features_in_, module_ (the
-    trained network), scores_ (n,) how strongly every training sample goes against the shortcut, weights_ (n,) how often
-    it was drawn relative to an even share, with mean 1; both None for methods without scores. vanilla_ is the plain
-    network beside module_ (the same where debiasing did not pay; None where none was trained), comparison_ how the
-    two did on samples like the training data, told_ what was decided and why.
+    Features are taken as they are, sparse ones too: scale them first, in a Pipeline. After `fit`: classes_,
+    n_features_in_, module_ (the trained network), scores_ (n,) how strongly every training sample goes against the
+    shortcut, weights_ (n,) how often it was drawn relative to an even share, with mean 1; both None for methods without
+    scores. vanilla_ is the plain network beside module_ (the same where debiasing did not pay; None where none was
+    trained), comparison_ how the two did on samples like the training data, told_ what was decided and why. In a
+    search, fields of method and recipe are parameters too: `method__alpha`, `recipe__weight_decay`.
 
     Args:
         module: a torch network that gives one logit per class (a copy is trained), or a function of the numbers of
@@ -43,8 +50,9 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: of that recipe.
         lr: its largest learning rate.
         recipe: replaces that recipe.
+        class_weight: a weight for every class by its label, which multiplies how often it is drawn; or "balanced":
+            all classes are drawn alike in every stage.
         random_state: as everywhere in scikit-learn.
-
     Warns:
         DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_, unless another method
             was asked for by name.
@@ -57,6 +65,9 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     (1, 2)
     """
 
+    classes_: NDArray[Any]
+    module_: nn.Module
+
     def __init__(
         self,
         module: nn.Module | Maker | None = None,
@@ -67,6 +78,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float = 0.01,
         recipe: Recipe | None = None,
         random_state: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
     ) -> None:
         self.module = module
         self.method = method
@@ -76,35 +88,56 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.recipe = recipe
         self.random_state = random_state
+        self.class_weight = class_weight
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> "DebiasedClassifier":  # noqa: N803
-        """Train on features X (n, ...) and labels y (n,) of any kind."""
-        values, labels = validate_data(self, X, y, allow_nd=self.module is not None, dtype=[np.float64, np.float32])
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name; where deep, the fields of method and recipe too, if they are given."""
+        given = {name: getattr(self, name) for name in NESTED if deep}
+        own = ((name, part) for name, part in given.items() if is_dataclass(part) and not isinstance(part, type))
+        inner = {f"{name}__{each.name}": getattr(part, each.name) for name, part in own for each in fields(part)}
+        return {**super().get_params(deep), **inner}
+
+    def set_params(self, **params: Any) -> "DebiasedClassifier":
+        """Set parameters by name; `method__alpha=0.5` changes a field of the method, or of the default one."""
+        inner = {name: value for name, value in params.items() if name.partition("__")[0] in NESTED and "__" in name}
+        super().set_params(**{name: value for name, value in params.items() if name not in inner})
+        for name in {key.partition("__")[0] for key in inner}:
+            part = getattr(self, name) or (GuardedPGD() if name == "method" else self._default_recipe())
+            names = [each.name for each in fields(part)] if is_dataclass(part) else []
+            changes = {key.partition("__")[2]: value for key, value in inner.items() if key.startswith(f"{name}__")}
+            for unknown in changes.keys() - set(names):
+                raise known(f"field of {type(part).__name__}", unknown, names)
+            setattr(self, name, replace(part, **changes))
+        return self
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "DebiasedClassifier":  # noqa: N803
+        """Train on features X (n, ...) and labels y (n,) of any kind; sample_weight (n,) multiplies how often each
+        sample is drawn in training, 0: never."""
+        values, labels = self._checked(X, y=y)
         check_classification_targets(labels)
-        if self.hidden < 1:
-            raise Misuse(f"hidden must be at least 1, got {self.hidden}")
+        if not isinstance(self.hidden, Integral) or self.hidden < 1:
+            raise Misuse(f"hidden must be at least 1 and a whole number, got {self.hidden!r}")
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._new_module(values, seed)
-        x = as_tensor(values, network)
-        if (outputs := logits_of(network, x[:2]).shape[1]) < len(self.classes_):
+        split = as_split(values, torch.from_numpy(numbers), network)
+        if (outputs := predict(network, [split.batch(torch.arange(min(2, len(split))))]).shape[1]) < len(self.classes_):
             raise Misuse(f"the module gives {outputs} logits, but y has {len(self.classes_)} classes; give it as many")
-        recipe = self.recipe or Recipe(
-            epochs=self.epochs, batch_size=self.batch_size, optimizer="adamw", lr=self.lr, weight_decay=1e-4
-        )
-        done = debias(network, Split.of(x, torch.from_numpy(numbers)), self.method, recipe, seed)
+        reweigh = None
+        if sample_weight is not None or self.class_weight is not None:
+            reweigh = self._reweighing(numbers, _check_sample_weight(sample_weight, values, ensure_non_negative=True))
+        done = debias(network, split, self.method, self.recipe or self._default_recipe(), seed, reweigh)
         self.module_ = done.model
         self.scores_ = None if done.scores is None else done.scores.numpy().astype(np.float64)
-        self.weights_ = None if done.probabilities is None else done.probabilities.double().numpy() * len(x)
+        self.weights_ = None if done.probabilities is None else done.probabilities.double().numpy() * len(split)
         self.vanilla_, self.comparison_, self.told_ = done.vanilla, done.comparison, done.told
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
         """(n, classes) probabilities, columns in the order of classes_."""
         check_is_fitted(self)
-        allow_nd = self.module is not None
-        values = validate_data(self, X, reset=False, allow_nd=allow_nd, dtype=[np.float64, np.float32])
-        logits = logits_of(self.module_, as_tensor(values, self.module_))
+        values = self._checked(X, reset=False)
+        logits = predict(self.module_, as_split(values, torch.zeros(values.shape[0]), self.module_).batches(BATCH))
         probabilities: NDArray[np.float64] = logits[:, : len(self.classes_)].double().softmax(1).numpy()
         return probabilities
 
@@ -113,6 +146,32 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         likely = self.predict_proba(X).argmax(1)
         classes: NDArray[Any] = self.classes_[likely]
         return classes
+
+    def _checked(self, X: ArrayLike, **given: Any) -> Any:  # noqa: N803
+        """Features, and labels where they are given, as arrays."""
+        allow_nd = self.module is not None
+        return validate_data(self, X, **given, accept_sparse="csr", allow_nd=allow_nd, dtype=[np.float64, np.float32])
+
+    def _default_recipe(self) -> Recipe:
+        return Recipe(epochs=self.epochs, batch_size=self.batch_size, optimizer="adamw", lr=self.lr, weight_decay=1e-4)
+
+    def _reweighing(self, y: NDArray[np.int64], weight: Shares) -> Callable[[Shares], Shares]:
+        """What weights make of the probabilities (n,) of draws."""
+        even = isinstance(self.class_weight, str) and self.class_weight == "balanced"
+        given = {} if even or self.class_weight is None else self.class_weight
+        if not isinstance(given, Mapping):
+            raise Misuse(f"class_weight cannot be {given!r}; give 'balanced', or a weight by label")
+        for label in given.keys() - set(self.classes_.tolist()):
+            raise known("label in class_weight", label, self.classes_.tolist())
+        own = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], np.float64)
+        if not (own >= 0).all() or not (weight * own[y]).any():
+            raise Misuse("sample_weight and class_weight must be at least 0, and some of their products above it")
+
+        def reweigh(shares: Shares) -> Shares:
+            shares = shares * weight * own[y]
+            return shares / np.maximum(np.bincount(y, shares), np.finfo(float).tiny)[y] if even else shares
+
+        return reweigh
 
     def _new_module(self, values: NDArray[Any], seed: int) -> nn.Module:
         """The network to start from."""
@@ -130,16 +189,13 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = self.module is not None
+        tags.input_tags.three_d_array, tags.input_tags.sparse = self.module is not None, True
         return tags
 
 
-def as_tensor(values: NDArray[Any], network: nn.Module) -> Tensor:
-    """The values in the type of the network's parameters."""
+def as_split(values: Any, labels: Tensor, network: nn.Module) -> Split:
+    """The values in the type of the network's parameters; sparse ones become dense batch by batch."""
     dtype = next((parameter.dtype for parameter in network.parameters()), torch.get_default_dtype())
-    return torch.as_tensor(values if values.flags.writeable else values.copy()).to(dtype)  # torch only takes writable
-
-
-def logits_of(network: nn.Module, x: Tensor) -> Tensor:
-    """(n, k) logits in eval mode."""
-    return predict(network, Split.of(x, torch.zeros(len(x))).batches(BATCH))
+    if issparse(values):
+        return Split(labels, lambda rows: torch.from_numpy(values[rows.numpy()].toarray()).to(dtype))
+    return Split.of(torch.as_tensor(values if values.flags.writeable else values.copy()).to(dtype), labels)

@@ -9,18 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
+from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem, brief
-from debiaser.integrations import (
-    STATE,
-    check_sampler,
-    check_scores,
-    framework,
-    probe,
-    score_and_guard,
-    warn_of_inversion,
-)
 from debiaser.io import UNREADABLE, private, read_arrays, write_arrays
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import check_norm
@@ -28,9 +20,9 @@ from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
 
-framework("accelerate", "trainer")
-library = framework("transformers", "trainer")
-get_last_checkpoint: Any = framework("transformers.trainer_utils", "trainer").get_last_checkpoint
+shared.framework("accelerate", "trainer")
+library = shared.framework("transformers", "trainer")
+get_last_checkpoint: Any = shared.framework("transformers.trainer_utils", "trainer").get_last_checkpoint
 
 SCORES = "debiaser_scores.npz"
 REMEDY = "do not override get_train_dataloader, and leave train_sampling_strategy as it is"
@@ -42,8 +34,8 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
     `scores_` (n,) is in the order of train_dataset, and kept in output_dir; `train(resume_from_checkpoint=True)` goes
     on in whichever training was interrupted. At every epoch the sampler is looked for in the loader, and `train` stops
     if something replaced it. Draws are guarded: classes alike, at most half of a class's for samples that the biased
-    model misclassifies, scores tempered. Afterwards `comparison_` has both models' accuracies on train_dataset, and
-    `biased_state_` the weights of the first training.
+    model misclassifies, scores tempered. Some samples are held out of both trainings; on these, `comparison_` then has
+    both models' accuracies. `biased_state_` has the weights of the first training.
 
     Args:
         *args: those of Trainer; its `args` describe the second training.
@@ -55,9 +47,11 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         head: the name of the last layer, where it cannot be found.
         parameters: whose gradient is meant, as in `gradient_norms`.
         guard: False draws by the scores alone, as the paper does.
+        held_out: share of train_dataset, at random by index, that neither training sees; where they would be fewer than
+            20 samples, none is, and the models are compared on the samples that they were trained on.
 
     Warns:
-        DebiasingWarning: the model ended below chance in a class, or lost too much, on train_dataset.
+        DebiasingWarning: the model ended below chance in a class, or lost too much, on what was held out.
 
     Raises:
         Misuse: values that cannot be meant, or training data without a length.
@@ -81,6 +75,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         head: str | None = None,
         parameters: str | Callable[[str], bool] = "head",
         guard: bool = True,
+        held_out: float = 0.1,
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
@@ -91,6 +86,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         if biased_epochs is not None and biased_epochs < 0:
             raise Misuse(f"biased_epochs must be at least 0 (the model leans already), got {biased_epochs:g}")
         self.biased_epochs, self.guard = biased_epochs, guard
+        self.held_out = shared.choose_held_out(len(self.train_dataset), held_out, self.args.seed)
         self.norm: dict[str, Any] = {"p": p, "power": power, "head": head, "parameters": parameters}
         self.scores_: Tensor | None = None
         self.biased_state_: dict[str, Tensor] | None = None
@@ -113,7 +109,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         else:
             self._probe(collate)
             self._train_biased(resuming)  # step 1
-            found = score_and_guard(self.model, loader, self.guard, **self.norm)  # step 2
+            found = shared.score_and_guard(self.model, loader, self.guard, self.held_out, **self.norm)  # step 2
             self.biased_state_ = {name: each.cpu().clone() for name, each in self.model.state_dict().items()}
             if self.args.process_index == 0:
                 origin = {name: np.array(each) for name, each in self._origin().items()}
@@ -121,13 +117,14 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
                     write_arrays(kept, **{name: each.numpy() for name, each in found.items()}, **origin)
         self.scores_, shares = found["scores"], found.get("shares", found["scores"])
         # accelerate deals whole batches out to the processes, so the sampler itself draws for all of them
-        self.sampler_ = ScoreSampler(shares, seed=self.args.seed, rank=0, world_size=1)
+        drawn = len(shares) - int(found.get("held_out", torch.zeros(1)).sum())
+        self.sampler_ = ScoreSampler(shares, drawn, seed=self.args.seed, rank=0, world_size=1)
         if resuming and resume_from_checkpoint is True and get_last_checkpoint(self.args.output_dir) is None:
             resume_from_checkpoint = None  # it was interrupted before the last step had a checkpoint
         output = super().train(resume_from_checkpoint, trial, **named)  # step 3
         if "answers" in found:
             then = "the weights of the first training are in biased_state_"
-            self.comparison_ = warn_of_inversion(self.model, loader, found["answers"], then)
+            self.comparison_ = shared.warn_of_inversion(self.model, loader, found, then)
         return output
 
     def _origin(self) -> dict[str, str]:
@@ -147,8 +144,9 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         except UNREADABLE as error:
             raise Problem(f"{kept} is damaged ({brief(error)}); delete it, and train anew") from error
         known = str(arrays.get("dataset", ""))
-        found = {name: torch.from_numpy(arrays[name]) for name in STATE if name in arrays}  # older ones: scores alone
-        check_scores(found["scores"], self.train_dataset, known, str(kept), remedy)
+        # older ones: scores alone
+        found = {name: torch.from_numpy(arrays[name]) for name in shared.STATE if name in arrays}
+        shared.check_scores(found["scores"], self.train_dataset, known, str(kept), remedy)
         for name, each in self._origin().items():
             if str(arrays.get(name, each)) != each:
                 raise Misuse(f"{kept} has scores of another {name}; {remedy}")
@@ -156,10 +154,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
 
     def _probe(self, collate: Any) -> None:
         """Refuse what the later steps cannot do before the first one is made."""
-        probe(self.model, self.train_dataset, collate, **self.norm)
+        shared.probe(self.model, self.train_dataset, collate, **self.norm)
         self.sampler_ = ScoreSampler(torch.ones(len(self.train_dataset)), rank=0, world_size=1)
         try:
-            check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
+            shared.check_sampler(self.get_train_dataloader(), self.sampler_, "DebiasedTrainer", REMEDY)
         finally:
             self.sampler_ = None
 
@@ -174,12 +172,16 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         if self.biased_epochs is not None:
             args.num_train_epochs, args.max_steps = self.biased_epochs, -1
         args.load_best_model_at_end = False
+        dataset: Any = self.train_dataset
+        if self.held_out.any():
+            rows = (~self.held_out).nonzero()[:, 0].tolist()
+            dataset = dataset.select(rows) if hasattr(dataset, "select") else Subset(dataset, rows)
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)
         biased = library.Trainer(
             self.model,
             args,
             data_collator=self.data_collator,
-            train_dataset=self.train_dataset,
+            train_dataset=dataset,
             eval_dataset=self.eval_dataset,
             processing_class=self.processing_class,
             compute_loss_func=self._gce,
@@ -209,4 +211,4 @@ class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look for the sampler below whatever accelerate wrapped the loader in."""
         if self.trainer.sampler_ is not None:
-            check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)
+            shared.check_sampler(train_dataloader, self.trainer.sampler_, "DebiasedTrainer", REMEDY)

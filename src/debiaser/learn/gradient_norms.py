@@ -29,6 +29,7 @@ from debiaser.learn.losses import cross_entropy
 
 log = logging.getLogger("debiaser")
 Score: TypeAlias = Callable[[Outputs], Tensor]
+See: TypeAlias = Callable[[Tensor, Tensor], None]
 SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
 
 
@@ -105,6 +106,7 @@ def gradient_norms(
     batch_size: int = 256,
     chunk: int | None = None,
     shared: bool = True,
+    see: See | None = None,
 ) -> Tensor:
     """The norm of the gradient of cross-entropy, per sample: large where it goes against what the model has learnt.
 
@@ -123,6 +125,7 @@ def gradient_norms(
         chunk: samples of a backward pass at once; by default as many as fit into a fixed piece of memory.
         shared: where torch.distributed is initialised, every process must make this call: each scores its part with
             the buffers of process 0, and all get the same vector. False: this process scores all, by itself.
+        see: is given the logits (b, k) and labels (b,) of every batch that this process scores, in their order.
 
     Returns:
         A tensor (n,) on the CPU, in the order of the dataset.
@@ -157,7 +160,7 @@ def gradient_norms(
             weights = [float(each.detach().double().sum()) for each in model.parameters()]
             processes.tell(common=repr((samples, batch_size, p, power, bias, weights)))
         with processes.same_buffers(model):
-            parts = torch.cat(list(norms_of(model, batches, p, power, bias, parameters, head, chunk)))
+            parts = torch.cat(list(norms_of(model, batches, p, power, bias, parameters, head, chunk, see)))
     scores = checked(processes.gather(parts)[:samples], p)
     check_reached(float(scores.detach().max()), parameters)
     return scores
@@ -172,13 +175,17 @@ def norms_of(
     parameters: str | Callable[[str], bool] = "head",
     head: nn.Module | str | None = None,
     chunk: int | None = None,
+    see: See | None = None,
 ) -> Iterator[Tensor]:
     """(b,) the gradient norms of each batch, on the CPU; see `gradient_norms`."""
     check_norm(p, power)
     device = forward.device_of(model)
     if isinstance(parameters, str) and parameters == "head":
         score = grad_norm(p, power, bias)
-        yield from (score(outputs).cpu() for outputs in forward.look(model, batches, head, device))
+        for outputs in forward.look(model, batches, head, device):
+            if see:
+                see(outputs.logits, outputs.labels)
+            yield score(outputs).cpu()
         return
     if head is not None:
         raise Misuse("head= names the layer of parameters='head'; leave it out when parameters= says what counts")
@@ -187,6 +194,9 @@ def norms_of(
     network = bare(model)
     backward = Backward(network, choose(network, parameters), p, chunk)
     for number, batch in enumerate(batches):
+        if see:  # beside a backward pass, a forward pass more is little
+            with forward.evaluating(model):
+                see(call(network, batch.to(device).x).reshape(len(batch), -1), batch.y)
         with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
             norms = backward.norms(trackable(batch.to(device)), number)
         yield norms**power

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "single_stage", "decay_every"):
-            if getattr(self, name) < 1:
-                raise Misuse(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise Misuse(f"lr must be positive, got {self.lr:g}")
+            if not isinstance(value := getattr(self, name), Integral):
+                raise Misuse(f"{name} must be a whole number, got {value!r}")
+            if value < 1:
+                raise Misuse(f"{name} must be at least 1, got {value}")
+        if not isinstance(self.lr, Real) or not self.lr > 0:
+            raise Misuse(f"lr must be a positive number, got {self.lr!r}")
         if self.optimizer not in OPTIMIZERS:
             raise known("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
 
@@ -196,6 +196,17 @@ class ScoreSampler(Sampler[int]):
     def effective_sample_size(self) -> float:
         """1 / sum of squared probabilities: how many equally likely samples would be as even as this."""
         return effective_sample_size(self.probabilities)
+
+
+def reweighed(draws: IndexSampler, n: int, change: Callable[[Shares], Shares]) -> ScoreSampler:
+    """As many draws of n samples, with replacement, their probabilities (n,) changed."""
+    if isinstance(draws, ScoreSampler):
+        return ScoreSampler(change(draws.probabilities), draws.num_samples, draws.seed)
+    if not isinstance(draws, Shuffle):
+        kind = type(draws).__name__
+        raise Misuse(f"{kind} draws by a rule of its own, which no weights can change; take another method")
+    there = np.bincount(np.arange(n) if draws.rows is None else draws.rows, minlength=n).astype(np.float64)
+    return ScoreSampler(change(there), int(there.sum()), draws.seed)
 
 
 def check_length(dataset: Any, scores: int) -> None:

@@ -8,7 +8,7 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count, islice, tee
 from pathlib import Path
@@ -40,6 +40,8 @@ log = logging.getLogger("debiaser")
 READ_AT_ONCE = 32  # batches that are read from a Parquet file
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 Columns = Mapping[str, NDArray[Any]]
+# Inputs and class numbers of some samples; where some cannot be read, also the keys of those that can.
+Prepare = Callable[[Columns], tuple[Any, Tensor] | tuple[Any, Tensor, NDArray[Any]]]
 
 
 def score_stream(
@@ -86,8 +88,6 @@ def score_stream(
     folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
     if part_rows < 1 or size < 1:
         raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
-    if find_spec("pyarrow") is None:
-        raise Problem(NO_ARROW)
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
     with io.private(), io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
@@ -110,6 +110,49 @@ def score_stream(
             largest = max(largest, held.write(part_path(folder, number), part_rows))
     check_reached(largest, options.get("parameters", "head"))
     return rows
+
+
+def score_keyed(folder: Path, key: str, made: dict[str, Any], score: Callable[[], int]) -> int:
+    """How many samples have a key and a score once `score` has written the parts that are missing in a folder."""
+    with io.private(), io.locked(folder / ".lock", patience=0):
+        notes = begin(folder, made | {"key": key})
+        rows = score()
+        if not rows:
+            raise Misuse("the dataset has no samples; give it at least one")
+        keep_notes(folder, notes | {"rows": rows})
+    return rows
+
+
+class KeyedScorer:
+    """Writes gradient norms by key, a file per part; samples whose key is in a finished file are not read again."""
+
+    def __init__(
+        self, model: nn.Module, folder: Path, key: str, prepare: Prepare | None, batch_size: int, **options: Any
+    ) -> None:
+        self.model, self.folder, self.key, self.batch_size, self.options = model, folder, key, batch_size, options
+        self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, key))
+        self.done = np.unique(column(parts_in(folder), key)) if parts_in(folder) else None
+
+    def score(self, columns: Columns) -> int:
+        """How many of these samples have a score; those that had none go to a file whose name is that of its keys."""
+        keys = np.asarray(columns[self.key])
+        wanted = np.ones(len(keys), bool) if self.done is None else ~np.isin(keys, self.done)
+        found = int((~wanted).sum())
+        if wanted.any():
+            x, y, *read = self.prepare({name: np.asarray(each)[wanted] for name, each in columns.items()})
+            found += self.write(Batch(x, y, torch.arange(len(y))), read[0] if read else keys[wanted])
+        return found
+
+    def write(self, samples: Batch, keys: NDArray[Any]) -> int:
+        """Score these samples, and keep it; how many they are."""
+        if len(samples):
+            norms = torch.cat(list(norms_of(self.model, pieces(samples, self.batch_size), **self.options)))
+            scores = checked(norms, self.options.get("p", 2)).detach().float().numpy()
+            name = hashlib.blake2b("\n".join(map(str, keys.tolist())).encode(), digest_size=10).hexdigest()
+            with io.private():
+                part = self.folder / f"part-{name}.parquet"
+                write_part(part, **{self.key: keys}, label=samples.y.numpy(), score=scores)
+        return len(samples)
 
 
 def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
@@ -181,6 +224,8 @@ def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
+    if find_spec("pyarrow") is None:
+        raise Problem(NO_ARROW)
     for part in parts_in(folder):
         try:
             io.check_seal(part)

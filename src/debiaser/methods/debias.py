@@ -1,7 +1,7 @@
 """`debias(model, dataset)`: a method applied to a person's own network and dataset, in one call."""
 
 import copy
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from debiaser.learn import forward
 from debiaser.learn.engine import Row
 from debiaser.learn.guard import Comparison, Rows, below_chance, compare
 from debiaser.learn.recipe import Recipe
+from debiaser.learn.sampler import Shares, probabilities
 from debiaser.methods.guarded import GuardedPGD
 from debiaser.methods.task import Journal, Method, Task
 from debiaser.methods.vanilla import Vanilla
@@ -68,6 +69,7 @@ def debias(
     method: Method | None = None,
     recipe: Recipe | None = None,
     seed: int = 0,
+    reweigh: Callable[[Shares], Shares] | None = None,
 ) -> Debiased:
     """Train a copy of a network on a dataset with a method that keeps it from taking the dataset's shortcut.
 
@@ -77,6 +79,7 @@ def debias(
         method: a method with its fields; GuardedPGD() by default, which holds some samples out.
         recipe: how long, how fast and with which optimiser to train.
         seed: decides every draw.
+        reweigh: changes the probabilities (n,) of all draws, in any unit, for weights of one's own.
 
     Returns:
         `model`, the debiased network, or vanilla where that is the safer one; `scores` (n,), higher for samples that go
@@ -95,7 +98,7 @@ def debias(
     >>> result.scores.shape == (len(dataset),)
     True
     """
-    if isinstance(method, str | type):
+    if not isinstance(method, Method | None):
         raise Misuse(f"method cannot be {method!r}; give a method with its fields, as in method=PGD(p=1)")
     if not isinstance(recipe, Recipe | None):
         raise Misuse(f"recipe cannot be {recipe!r}; give a Recipe, as in recipe=Recipe(epochs=10)")
@@ -103,7 +106,7 @@ def debias(
     with forward.random_state_kept(device):
         logits = forward.predict(forward.bare(model), [split.batch(torch.arange(min(2, len(split))))], device)
     forward.check_labels(split.y, logits.reshape(len(logits), -1).shape[1], torch.arange(len(split)))
-    task = Task(split, lambda _: copy.deepcopy(model), recipe or Recipe(), seed, device=device)
+    task = Task(split, lambda _: copy.deepcopy(model), recipe or Recipe(), seed, device=device, reweigh=reweigh)
     method = method or GuardedPGD()
     trained, journal = method.fit(task), task.journal
     if not isinstance(method, GuardedPGD | Vanilla):
@@ -113,6 +116,8 @@ def debias(
     scores, drawn = (journal.vectors.get(name) for name in ("score", "probability"))
     found = None if scores is None else torch.from_numpy(scores).float()
     shares = found / found.sum() if found is not None and drawn is None else drawn
+    if shares is not None and reweigh is not None:
+        shares = probabilities(reweigh(np.asarray(shares, np.float64)))
     return Debiased(
         trained,
         found,

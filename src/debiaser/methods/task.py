@@ -30,7 +30,7 @@ from debiaser.learn.guard import Comparison
 from debiaser.learn.last_layer import LastLayer
 from debiaser.learn.losses import Objective, Supervised
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import IndexSampler, Shuffle
+from debiaser.learn.sampler import IndexSampler, Shares, Shuffle, reweighed
 
 LIMITS = {"above": (gt, "above"), "at_least": (ge, "of at least"), "below": (lt, "below"), "at_most": (le, "at most")}
 
@@ -131,6 +131,7 @@ class Task:
     processes: Processes = ALONE
     precision: str = "32"
     groups: Tensor | None = field(default=None, repr=False)  # (n,) of the training samples
+    reweigh: Callable[[Shares], Shares] | None = None  # changes the probabilities (n,) of all draws
 
     def new_model(self, name: str = "model") -> nn.Module:
         """A fresh network; networks of different names start from different weights."""
@@ -157,6 +158,9 @@ class Task:
         """
         recipe = self.recipe.of_stage(stage.partition(" ")[0], length, rate)
         augment = self.augment if recipe.augment else None
+        if self.reweigh is not None:
+            n = len(self.train)
+            sampler = reweighed(sampler or Shuffle(n, derive(self.seed, stage)), n, self.reweigh)
         means = (self.device, self.watch, self.processes, self.precision, after_step)
         plan = engine.Stage(stage, self.train, recipe, derive(self.seed, stage), sampler, augment, *means)
         key = stage_key(objective, plan, self.identity, owner)
@@ -268,6 +272,8 @@ class Frozen:
 
 def plain_network(task: Task, share: float) -> Frozen:
     """A network trained plainly on all but this share of every class; with a share of 0 it sees all, and so may fit."""
+    if task.reweigh is not None:
+        raise Misuse("a last layer that is fitted anew has weights of its own, not yours; take a method that draws")
     labels, stream = task.train.y.numpy(), numpy_stream(task.seed, "held out")
     parts = [stream.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
     held_out = np.sort(np.concatenate([each[: int(share * len(each))] for each in parts]))
