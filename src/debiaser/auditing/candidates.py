@@ -27,7 +27,7 @@ from debiaser.learn.guard import null_labels, residual_norms
 from debiaser.learn.last_layer import equal_groups
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
-COUNTERFACTUAL, CELLS = "named property exchanged", "cells"
+COUNTERFACTUAL, CELLS = "counterfactual copies", "cells"
 BIASED_MODEL = "easy"  # trained beside the others, never chosen
 CONTROLS = (BIASED_MODEL,)
 EQUAL, DRO, DFR = "equal group weight", "GroupDRO", "balanced subsets (DFR)"
