@@ -1,9 +1,9 @@
 """How long `debias` takes on 4,000 photographs, and how good its first estimates of the time left are.
 
-    python benchmarks/first_run.py --data DIR --work DIR --out results/fix/time.json
+    python benchmarks/first_run.py --data DIR --work DIR --out results/first_run.json
 
-Two runs with default options: the first with an empty cache, the second with sixty marks that the truth answers. Of every
-stage that takes long enough, the time left as it is shown after ten seconds stands beside what was left.
+Two runs with default options: the first with an empty cache, the second with sixty marks that the truth answers. Of
+every stage that takes long enough, the time left as it is shown after ten seconds stands beside what was left.
 """
 
 import argparse
