@@ -224,6 +224,20 @@ def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls
         assert found["test"]["cells"]["interval"][1] < 0 and found["kept"] is kept
 
 
+@pytest.mark.parametrize("rare", [0, 6])
+def test_held_out_samples_that_hardly_have_a_group_do_not_overrule_what_helps_it(rare: int) -> None:
+    """Of the rare group, which the candidate lifts from 0 to 100%, six held-out samples, or none: no proof of harm."""
+    stream, n = np.random.default_rng(0), 400
+    group = np.where(np.arange(n) < rare, 3, np.arange(n) % 3)
+    vanilla, lifts = (group != 3) & (stream.random(n) < 0.95), (group == 3) | (stream.random(n) < 0.7)
+    trial = trial_of({VANILLA: vanilla, PGD: lifts}, group == 3)
+    labels = trial.labels
+    own: Any = SimpleNamespace(classes=("a", "b"), group=None, y=torch.from_numpy(np.append(labels, 0)))
+    names, value = tuple("wxyz"), np.append(group, 3)
+    groups = Groups(value, names, np.zeros(n + 1, bool), "marks")
+    assert report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None, certain=True)["kept"]
+
+
 def test_marked_held_out_samples_are_told_by_their_marks() -> None:
     right = np.zeros(400, bool)
     right[:20] = True

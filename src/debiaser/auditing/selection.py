@@ -236,11 +236,11 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
     return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
 
 
-def cells_of(evaluation: Evaluation, cell: Rows | None = None) -> list[NDArray[np.bool_]]:
+def cells_of(evaluation: Evaluation, cell: Rows | None = None, fewest: int = FEWEST) -> list[NDArray[np.bool_]]:
     """The samples (m,) of every cell that is not too small: class x misclassified by the biased model, or as given."""
     number = 2 * evaluation.labels + evaluation.misclassified if cell is None else cell
     found = [number == each for each in np.unique(number)]
-    large = [each for each in found if each.sum() >= FEWEST]
+    large = [each for each in found if each.sum() >= fewest]
     return large or found
 
 
@@ -409,13 +409,16 @@ def report_evaluation(
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
     helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
-    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm the worst, too.
+    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm the worst, too: not
+    by samples that lack a group, and a group counts however few of them are in it, since those it helps are rare.
     """
-    of = None if groups is None else groups.of(own.y.numpy())[evaluation.rows]
+    every = None if groups is None else groups.of(own.y.numpy())
+    of = None if every is None else every[evaluation.rows]
+    lacking = every is not None and of is not None and len(np.unique(of)) < len(np.unique(every))
     group = None if own.group is None else group_names(own.group)[evaluation.rows]
     told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
     everywhere = np.ones(len(evaluation.rows), bool)
-    cells, kind = cells_of(evaluation, of), "cells" if of is None else "groups"
+    cells, kind = cells_of(evaluation, of, FEWEST if of is None else 1), "cells" if of is None else "groups"
     for name, each in told.items():
         each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
         each["worst_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).min())
@@ -425,7 +428,7 @@ def report_evaluation(
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
     highest = (cell_change["interval"][1], cell_change["worst_interval"][1])  # in the mean, and in the worst of them
-    sure = any(each is None or each >= 0 for each in highest) if certain else helped
+    sure = lacking or any(each is None or each >= 0 for each in highest) if certain else helped
     kept = evaluation.chosen != VANILLA and sure
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
