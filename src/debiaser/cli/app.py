@@ -54,7 +54,7 @@ BEGINNING = """Find and fix shortcut learning. What most people want:
 
   debiaser audit pictures/     is there a shortcut in your images or texts, and which samples go against it?
   debiaser debias pictures/    the same, then train against it, prove the difference and export the model
-  debiaser demo                see it on embedded digits first: about a minute, no download
+  debiaser demo                see it on embedded digits first: one to two minutes, no download
 
 `debiaser --help` lists all commands."""
 
