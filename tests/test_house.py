@@ -81,14 +81,14 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4021,
-    "cli": 1152,
+    "auditing": 4032,
+    "cli": 1174,
     "data": 3728,
     "integrations": 547,
     "learn": 2859,
     "methods": 1376,
     "paper": 2988,
-    "report": 1491,
+    "report": 1506,
 }
 
 
@@ -202,10 +202,12 @@ def test_papers_are_there_and_versions_agree():
     assert not [name for name in (*papers, "src/debiaser/py.typed") if not (ROOT / name).is_file()]
     patterns = {
         "CITATION.cff": r'^version: "?([^\s"]+)',
+        "CHANGELOG.md": r"^## \[(\d[\d.]+)\] - \d{4}-\d\d-\d\d$",
         "src/debiaser/__init__.py": r'^__version__(?:: \w+)? = "([^"]+)"',
     }
     found = {name: re.search(pattern, (ROOT / name).read_text(), re.M) for name, pattern in patterns.items()}
-    assert {name: match and match[1] for name, match in found.items()} == dict.fromkeys(found, project()["version"])
+    assert len({match and match[1] for match in found.values()}) == 1, found
+    assert project()["dynamic"] == ["version"], "it stands in one place, and the papers follow"
 
 
 def test_constraints_pin_every_requirement():
