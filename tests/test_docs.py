@@ -93,7 +93,7 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
         text = page.read_text()
         fetched = re.findall(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)", text)
         assert not fetched, f"{page.name} fetches {fetched}"
-        assert not re.search(r"<!-- (?:readme|examples|datasets|sources|options|rooms|pgd)", text), (
+        assert not re.search(r"<!-- (?:readme|file|datasets|sources|options|rooms|pgd)", text), (
             f"{page.name}: a mark was left as it is"
         )
 
