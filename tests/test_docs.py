@@ -139,6 +139,20 @@ def test_pgd_in_three_lines_is_cut_out_of_the_source(site: Path) -> None:
     assert len(lines) == 3 and all(line in source for line in lines)
 
 
+def test_reports_to_open_are_small_and_linked_from_the_first_screen() -> None:
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    reports = list((ROOT / "docs" / "reports").glob("*.html"))
+    assert reports
+    for path in reports:
+        assert f"docs/reports/{path.name}" in first and path.stat().st_size < 2_000_000, path.name
+        assert "Content-Security-Policy" in path.read_text()[:5000], "a page of ours"
+
+
+def test_the_readme_is_short_and_its_tables_narrow() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120 and all(line.count("|") <= 7 for line in lines if line.startswith("|"))
+
+
 def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[nowhere](no_such_page.md), [here](index.md#no-such-place)\n")

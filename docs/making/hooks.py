@@ -213,6 +213,7 @@ def reference_page() -> str:
         "sklearn": ["DebiasedClassifier"],
         "lightning": ["DebiasedSampling"],
         "transformers": ["DebiasedTrainer"],
+        "ray": ["score_dataset"],
     }
     others = [f"integrations.{module}.{name}" for module, named in integrations.items() for name in named]
     parts = ["# Python reference", "", "Everything here is imported from `debiaser` itself, unless its name says more."]
