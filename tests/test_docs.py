@@ -174,8 +174,8 @@ def test_examples_are_short_and_each_is_run_by_a_test() -> None:
 
 def test_the_loop_of_the_tutorial_learns_and_scores() -> None:
     found = example("own_loop").main(short=4, long=2)
-    assert found["score of conflicting rows"] > 10 * found["score of other rows"]
-    assert 10 < found["training rests on so many rows"] < 600
+    assert found["score of conflicting samples"] > 10 * found["score of other samples"]
+    assert 10 < found["training rests on so many samples"] < 600
 
 
 @pytest.mark.long
