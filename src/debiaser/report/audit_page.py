@@ -67,6 +67,7 @@ def write_audit_page(
     suspects = sorted(
         findings["suspects"], key=lambda each: (not each["flagged"], each["chance"] - each["balanced_accuracy"])
     )
+    views = sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"]))
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
@@ -75,7 +76,8 @@ def write_audit_page(
         found=findings,
         t=tables,
         things="texts" if findings["kind"] == "text" else "images",
-        views=sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"])),
+        relied=[view for view in views if (view["excess"]["low"] or 0) > 0],
+        others=[view for view in views if (view["excess"]["low"] or 0) <= 0],
         suspects=suspects[:MOST_SUSPECTS],
         cells=cell_table(findings["groups"]) if findings["groups"] else {},
         drawn=drawings(findings, suspects[:MOST_FOREST]),
