@@ -88,7 +88,7 @@ BUDGET = {
     "learn": 2859,
     "methods": 1376,
     "paper": 2988,
-    "report": 1506,
+    "report": 1508,
 }
 
 

@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 ORDER: dict[str, list[str]] = {
     "Begin here": ["index.md", "audit_images.md", "audit_texts.md", "marks.md", "own_loop.md"],
     "Why believe it": ["verdict.md", "evidence.md", "glossary.md"],
-    "Compare methods": ["methods/index.md", "methods/*.md", "benchmarks.md", "gallery.md", "add_method.md"],
+    "Compare methods": ["methods/index.md", "benchmarks.md", "gallery.md", "add_method.md", "methods/*.md"],
     "Reproduce the paper": ["studies.md", "results.md", "recipes.md", "deviations.md", "theory.md"],
     "In depth": ["speed.md", "large_data.md", "many_processes.md", "architecture.md"],
     "Reference": ["commands.md", "api.md"],
