@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4032,
+    "auditing": 4033,
     "cli": 1174,
     "data": 3728,
     "integrations": 547,

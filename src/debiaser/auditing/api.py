@@ -330,7 +330,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
-    steps = [f"Mark the {asked:,} samples below: it takes minutes and tells what no score can."] if asked else []
+    marking = f"Mark {asked:,} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
+    steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
