@@ -22,7 +22,7 @@ help:
 	@echo "make demo      install the package alone into $(VENV), run the demo, say where the page is"
 	@echo "make test      install what the tests need, then the checks and the whole test suite"
 	@echo "make setup     install every extra, for people who work on debiaser"
-	@echo "make check     ruff, mypy --strict, and known vulnerabilities of what is installed"
+	@echo "make check     ruff, mypy --strict, the wheel built and tried, known vulnerabilities of what is installed"
 	@echo "make vulnerabilities   those known of the pins; fails where the database cannot answer"
 	@echo "make results   the tables in README and docs, from results/"
 	@echo "make faults    the long fault suite"
@@ -42,6 +42,7 @@ check: $(MADE)/test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict src
+	$(PY) tests/package.py
 	$(PY) tests/known_vulnerabilities.py
 
 vulnerabilities: $(MADE)/test

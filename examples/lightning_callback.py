@@ -40,8 +40,8 @@ def main(epochs: int = 6) -> dict[str, float]:
     against = data.truth["train"].conflicting(data.train.y) == 1
     return {
         "accuracy": float((predict(model, data.test.batches(500)).argmax(1) == data.test.y).float().mean()),
-        "score of conflicting rows": float(sampling.scores[against].mean()),
-        "score of other rows": float(sampling.scores[~against].mean()),
+        "score of conflicting samples": float(sampling.scores[against].mean()),
+        "score of other samples": float(sampling.scores[~against].mean()),
     }
 
 

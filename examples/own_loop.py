@@ -1,6 +1,6 @@
 """The three pieces in a loop of one's own: `python examples/own_loop.py`.
 
-Coloured digits: colour goes with the digit in 95% of the training pictures and says nothing in the test pictures. The
+Coloured digits: colour goes with the digit in 95% of the training images and says nothing in the test images. The
 loop is an ordinary one; only the loss of the first training and the sampler of the second are ours.
 """
 
@@ -26,7 +26,7 @@ def train(model: nn.Module, loader: DataLoader, loss: nn.Module, epochs: int) ->
 
 
 def main(short: int = 4, long: int = 16) -> dict[str, float]:
-    """Accuracy on unbiased test pictures with and without, and what the sampler rests on."""
+    """Accuracy on unbiased test images with and without, and what the sampler rests on."""
     torch.manual_seed(0)
     data = digits.load(None, 0.05, 0)
     dataset, test = (TensorDataset(part.batch(torch.arange(len(part))).x, part.y) for part in (data.train, data.test))
@@ -38,16 +38,16 @@ def main(short: int = 4, long: int = 16) -> dict[str, float]:
     shuffled = DataLoader(dataset, 64, shuffle=True)
     plain = train(SimConv1(), shuffled, nn.CrossEntropyLoss(), short + long)
     model = train(SimConv1(), shuffled, GCELoss(), short)  # 1. leans on the colour
-    scores = gradient_norms(model, dataset)  # 2. one number per picture, one forward pass
+    scores = gradient_norms(model, dataset)  # 2. one number per image, one forward pass
     sampler = ScoreSampler(scores, seed=0)
     train(model, DataLoader(dataset, 64, sampler=sampler), nn.CrossEntropyLoss(), long)  # 3. train on
     against = data.truth["train"].conflicting(data.train.y) == 1
     return {
         "plain": accuracy(plain),
         "debiased": accuracy(model),
-        "score of conflicting rows": float(scores[against].mean()),
-        "score of other rows": float(scores[~against].mean()),
-        "training rests on so many rows": sampler.effective_sample_size,
+        "score of conflicting samples": float(scores[against].mean()),
+        "score of other samples": float(scores[~against].mean()),
+        "training rests on so many samples": sampler.effective_sample_size,
     }
 
 

@@ -1,9 +1,9 @@
 """A debiased classifier in a scikit-learn Pipeline: `python examples/scikit_learn.py`.
 
-Coloured digits as plain features (the mean of each colour, ten times, and a small grey picture): colour goes with the
-digit in 95% of the training rows and says nothing in the test rows. The first stage is short, so that it learns little
-but the shortcut. Without `method` it would be GuardedPGD, which holds rows out and takes vanilla where debiasing does
-not pay.
+Coloured digits as plain features (the mean of each colour, ten times, and a small grey image): colour goes with the
+digit in 95% of the training samples and says nothing in the test samples. The first stage is short, so that it learns
+little but the shortcut. Without `method` it would be GuardedPGD, which holds samples out and takes vanilla where
+debiasing does not pay.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ from debiaser.integrations.sklearn import DebiasedClassifier
 
 
 def features(split: Split) -> np.ndarray:
-    """(n, 30 + 49) the mean colour of every picture, loud, and 7x7 grey pixels."""
-    pictures = next(split.batches(len(split))).x
-    small = pictures.mean(1).unfold(1, 4, 4).unfold(2, 4, 4).mean((3, 4)).flatten(1)
-    return np.concatenate([np.tile(pictures.mean((2, 3)), (1, 10)), small], 1)
+    """(n, 30 + 49) the mean colour of every image, loud, and 7x7 grey pixels."""
+    images = next(split.batches(len(split))).x
+    small = images.mean(1).unfold(1, 4, 4).unfold(2, 4, 4).mean((3, 4)).flatten(1)
+    return np.concatenate([np.tile(images.mean((2, 3)), (1, 10)), small], 1)
 
 
 def main() -> dict[str, float]:
@@ -36,8 +36,8 @@ def main() -> dict[str, float]:
     }
     weights = debiased[-1].weights_
     against = data.truth["train"].conflicting(data.train.y).numpy() == 1
-    found["weight of conflicting rows"] = float(weights[against].mean())
-    found["weight of other rows"] = float(weights[~against].mean())
+    found["weight of conflicting samples"] = float(weights[against].mean())
+    found["weight of other samples"] = float(weights[~against].mean())
     return found
 
 

@@ -1,7 +1,7 @@
 """A debiased text classifier with the Hugging Face Trainer: `python examples/transformers_trainer.py`.
 
-A tiny BERT with random weights. The label is told by a pair of words in the text; in 95% of the rows its first word
-tells it too, and more easily.
+A tiny BERT with random weights. The label is told by a pair of words in the text; in 95% of the samples its first
+word tells it too, and more easily.
 """
 
 import sys
@@ -39,8 +39,8 @@ def main(folder: str, epochs: int = 6) -> dict[str, float]:
     answers = trainer.predict(test)
     return {
         "accuracy": float((answers.predictions.argmax(1) == answers.label_ids).mean()),
-        "score of conflicting rows": float(trainer.scores_[against].mean()),
-        "score of other rows": float(trainer.scores_[~against].mean()),
+        "score of conflicting samples": float(trainer.scores_[against].mean()),
+        "score of other samples": float(trainer.scores_[~against].mean()),
     }
 
 

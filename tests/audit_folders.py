@@ -133,7 +133,10 @@ def repair(names: list[str]) -> dict[str, Any]:
         "sentence": "Training against the shortcut helped: 78.5% of what the biased model misclassifies is now right.",
         "selection": SELECTION,
         "price": PRICE,
-        "export": {"sentence": "Exported: PGD: it was chosen, and held-out samples do not speak against it."},
+        "export": {
+            "name": "PGD",
+            "sentence": "Exported: PGD: it was chosen, and held-out samples do not speak against it.",
+        },
         "views_after": [view("colour", "Colour cast", 8.0, 0.2, True, rows=90)],
     }
 
@@ -180,7 +183,7 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "to_mark": [{"place": int(row), "why": "score"} for row in np.flatnonzero(wrong)[:60]],
         "marks": {"counts": {}, "notes": [], "why_none": ""},
         "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'}
-        | {"marks": "debiaser debias scans/clinic --marks marks.csv"},
+        | {"marks": "debiaser debias scans/clinic --marks marks.csv", "again": "debiaser audit scans/clinic"},
         "groups": GROUPS,
         "slices": slices(names, label, wrong),
         "map": {

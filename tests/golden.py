@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import distributions
@@ -249,14 +249,14 @@ def table(folder: Path) -> Path:
     return folder / "reviews.csv"
 
 
-def text_model(folder: Path) -> Path:
-    """A small BERT with fixed weights whose tokens are the words of the table; skipped without transformers."""
+def text_model(folder: Path, words: Sequence[str] = (*WORDS, "dreary", "spiffing", "good", "bad")) -> Path:
+    """A small BERT with fixed weights whose tokens are these words, of the table; skipped without transformers."""
     library = pytest.importorskip("transformers", reason="transformers is not installed: this part did not run")
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
 
-    known = ("[PAD]", "[UNK]", *WORDS, "dreary", "spiffing", "good", "bad")
+    known = ("[PAD]", "[UNK]", *dict.fromkeys(words))
     tokens = Tokenizer(WordLevel({word: number for number, word in enumerate(known)}, "[UNK]"))
     tokens.pre_tokenizer = Whitespace()
     fast = library.PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="[PAD]", unk_token="[UNK]")

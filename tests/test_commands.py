@@ -112,7 +112,13 @@ def test_demo_shows_both_and_writes_a_page(command: Command, tmp_path: Path) -> 
     page = tmp_path / "debiaser-demo" / "report.html"
     assert str(page) in done.stdout and page.stat().st_size > 20_000
     assert re.search(r"pgd · debiased: done in", done.stderr)
-    vanilla, pgd = command("demo", "--epochs", "1", "--json", "--quiet").last_json["runs"]
+    shown = page.read_text()
+    assert "Worst group</th>" not in shown and 'href="audit/report.html"' in shown, "no column of zeros; an audit"
+    to_mark = (page.parent / "audit" / "to_mark.csv").read_text().splitlines()[1:]
+    assert shown.count("taken from") >= 3 and shown.count("An image to mark") == min(12, len(to_mark))
+    found = command("demo", "--epochs", "1", "--json", "--quiet").last_json
+    assert found["audit"]["verdict"] in done.stdout and Path(found["audit"]["page"]).name == "report.html"
+    vanilla, pgd = found["runs"]
     assert vanilla["samples_seen"] == pgd["samples_seen"], "the same number of samples seen"
     report = command("report", "debiaser-demo", "--out", "other.html", "--json")
     assert report.last_json["runs"] == 2 and (tmp_path / "other.html").exists()

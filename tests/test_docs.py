@@ -1,9 +1,11 @@
 """The documentation site builds, its links lead somewhere, and its tutorials run."""
 
+import ast
 import doctest
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -22,6 +24,7 @@ from debiaser.cli import app
 from debiaser.data.benchmarks import DATASETS, folder_sets
 from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
+from golden import text_model
 from test_sklearn import example
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,7 +96,7 @@ def test_every_page_is_there_and_asks_nothing_of_other_sites(site: Path) -> None
         text = page.read_text()
         fetched = re.findall(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)", text)
         assert not fetched, f"{page.name} fetches {fetched}"
-        assert not re.search(r"<!-- (?:readme|examples|datasets|sources|options|rooms|pgd)", text), (
+        assert not re.search(r"<!-- (?:readme|file|datasets|sources|options|rooms|pgd)", text), (
             f"{page.name}: a mark was left as it is"
         )
 
@@ -136,6 +139,20 @@ def test_pgd_in_three_lines_is_cut_out_of_the_source(site: Path) -> None:
     assert len(lines) == 3 and all(line in source for line in lines)
 
 
+def test_reports_to_open_are_small_and_linked_from_the_first_screen() -> None:
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    reports = list((ROOT / "docs" / "reports").glob("*.html"))
+    assert reports
+    for path in reports:
+        assert f"docs/reports/{path.name}" in first and path.stat().st_size < 2_000_000, path.name
+        assert "Content-Security-Policy" in path.read_text()[:5000], "a page of ours"
+
+
+def test_the_readme_is_short_and_its_tables_narrow() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120 and all(line.count("|") <= 7 for line in lines if line.startswith("|"))
+
+
 def test_a_link_that_leads_nowhere_is_noticed(site: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[nowhere](no_such_page.md), [here](index.md#no-such-place)\n")
@@ -157,8 +174,8 @@ def test_examples_are_short_and_each_is_run_by_a_test() -> None:
 
 def test_the_loop_of_the_tutorial_learns_and_scores() -> None:
     found = example("own_loop").main(short=4, long=2)
-    assert found["score of conflicting rows"] > 10 * found["score of other rows"]
-    assert 10 < found["training rests on so many rows"] < 600
+    assert found["score of conflicting samples"] > 10 * found["score of other samples"]
+    assert 10 < found["training rests on so many samples"] < 600
 
 
 @pytest.mark.long
@@ -166,3 +183,70 @@ def test_the_audit_of_the_tutorial_reaches_a_verdict(tmp_path: Path) -> None:
     found = example("own_data").main(out=str(tmp_path / "audit"))
     assert found["verdict"] in {"biased", "cannot tell"}, "the colour is there and must not be denied"
     assert (tmp_path / "audit" / "report.html").exists()
+
+
+def test_methods_are_compared(tmp_path: Path) -> None:
+    found = example("compare_methods").main(str(tmp_path), epochs=1)
+    assert set(found) == {"vanilla", "pgd", "jtt", "dpr"} and all(0 <= value <= 100 for value in found.values())
+
+
+@pytest.mark.long
+def test_marks_lead_to_a_model(tmp_path: Path) -> None:
+    found = example("mark_and_fix").main(str(tmp_path), epochs=4, workers=1)
+    assert found["marks"] == 60 and (Path(str(found["model"])) / "model.safetensors").exists()
+
+
+@pytest.mark.long
+def test_the_audit_of_texts_sees_the_days(tmp_path: Path) -> None:
+    texts = example("own_texts")
+    known = [*texts.WORDS, *texts.OPINION, *texts.DAY]
+    found = texts.main(backbone=str(text_model(tmp_path, known)), workers=1)
+    assert found["verdict"] != "no evidence" and {"tuesday", "thursday"} & set(found["words"])
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_is_one(page: str) -> None:
+    """Their names, options and number of arguments; they are not run. `make` targets are in the Makefile."""
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    named = re.findall(r"`((?:debiaser|make) [a-z][^`]*)`", (ROOT / page).read_text())
+    for line in (*lines, *named):
+        words = shlex.split(re.sub(r"\s+", " ", line.split(" | ")[0].split(" > ")[0]), comments=True)
+        if words[:1] == ["make"]:
+            target = re.compile(rf"^{words[1]}:", re.MULTILINE)
+            assert target.search((ROOT / "Makefile").read_text()), line
+        if "debiaser" not in words or words[0] in {"pip", "git", "cd"}:
+            continue
+        command, rest = get_command(app), words[words.index("debiaser") + 1 :]
+        while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, f"{page}: there is no such command: {line}"
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {option for each in command.params for option in each.opts} | {"--help", "-h"}
+        assert {word for word in rest if word.startswith("--")} <= known, f"{page}: unknown option: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_of_a_page_compiles_and_imports_what_is_there(page: str) -> None:
+    for code in blocks(page, "python"):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("debiaser"):
+                assert all(hasattr(public(str(node.module), each.name), "__doc__") for each in node.names)
+
+
+@pytest.mark.long
+def test_the_code_for_texts_runs(tmp_path: Path) -> None:
+    """With a network of our own beside it: what is printed is that of the docs but for the backbone."""
+    texts = example("own_texts")
+    table = texts.make_table(60).rename(columns={"label": "sentiment"}).assign(author=range(60))
+    code = re.search(r"<!-- example: texts -->\n```python\n(.*?)```", (ROOT / "docs/audit_texts.md").read_text(), re.S)
+    assert code
+    backbone = str(text_model(tmp_path, [*texts.WORDS, *texts.OPINION, *texts.DAY]))
+    names = {"table": table}
+    exec(compile(code[1].replace('unit="author"', f"unit='author', backbone={backbone!r}"), "texts", "exec"), names)
+    assert names["findings"].verdict in {"biased", "cannot tell", "no evidence"}

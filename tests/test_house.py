@@ -81,14 +81,14 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4140,
-    "cli": 1205,
+    "auditing": 4154,
+    "cli": 1227,
     "data": 3673,
     "integrations": 568,
     "learn": 2904,
     "methods": 1356,
     "paper": 2790,
-    "report": 1491,
+    "report": 1508,
 }
 
 
@@ -202,10 +202,12 @@ def test_papers_are_there_and_versions_agree():
     assert not [name for name in (*papers, "src/debiaser/py.typed") if not (ROOT / name).is_file()]
     patterns = {
         "CITATION.cff": r'^version: "?([^\s"]+)',
+        "CHANGELOG.md": r"^## \[(\d[\d.]+)\] - \d{4}-\d\d-\d\d$",
         "src/debiaser/__init__.py": r'^__version__(?:: \w+)? = "([^"]+)"',
     }
     found = {name: re.search(pattern, (ROOT / name).read_text(), re.M) for name, pattern in patterns.items()}
-    assert {name: match and match[1] for name, match in found.items()} == dict.fromkeys(found, project()["version"])
+    assert len({match and match[1] for match in found.values()}) == 1, found
+    assert project()["dynamic"] == ["version"], "it stands in one place, and the papers follow"
 
 
 def test_constraints_pin_every_requirement():

@@ -63,7 +63,7 @@ def loader(sampling: DebiasedSampling) -> DataLoader[Any]:
 
 def test_the_example() -> None:
     found = example("lightning_callback").main()
-    assert found["score of conflicting rows"] > 2 * found["score of other rows"]
+    assert found["score of conflicting samples"] > 2 * found["score of other samples"]
 
 
 def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import torch
 from audit_folders import image_audit
 from conftest import assert_refused, debiaser
 from debiaser import audit
-from debiaser.auditing.api import make_request, marks_command
+from debiaser.auditing.api import command_line, make_request
 from debiaser.auditing.marks import Marks, choose_to_mark, marked_at_random, match_marks, random_sequence
 from debiaser.cli.marking import Server, new_server
 from debiaser.errors import Misuse, Problem
@@ -128,10 +128,11 @@ def test_the_old_name_of_the_option_is_taken_and_the_line_to_run_next_names_what
     with pytest.raises(Misuse, match=r"known options: .*marks"):
         make_request({"mark": tmp_path})
     own = SimpleNamespace(source="my data/t.csv", total=6)
-    line = marks_command(own, {"label": "y", "finetune": True})  # type: ignore[arg-type]
-    assert line == "debiaser debias 'my data/t.csv' --label y --finetune --marks marks.csv"
+    line = command_line(own, {"label": "y", "finetune": True, "max_cost": 2.0}, "debias")  # type: ignore[arg-type]
+    assert line == "debiaser debias 'my data/t.csv' --label y --finetune --max-cost 2.0"
     frame = SimpleNamespace(source="DataFrame", total=6)
-    assert marks_command(frame, {"text": "t"}) == "findings = debiaser.debias(DATAFRAME, text='t', marks='marks.csv')"  # type: ignore[arg-type]
+    line = command_line(frame, {"text": "t", "marks": "marks.csv"}, "debias")  # type: ignore[arg-type]
+    assert line == "findings = debiaser.debias(DATAFRAME, text='t', marks='marks.csv')"
 
 
 # --- chosen next ------------------------------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ def hostile_audit(kind: str) -> Audit:
     told = audit["findings"]
     told |= {"source": HOSTILE, "examined": HOSTILE, "reasons": [HOSTILE] * 2, "notes": [HOSTILE]}
     told |= {"choices": {HOSTILE: HOSTILE}}
-    told |= {"next": {"sentences": [HOSTILE], "snippet": HOSTILE, "marks": HOSTILE}}
+    told |= {"next": {"sentences": [HOSTILE], "snippet": HOSTILE, "marks": HOSTILE, "again": HOSTILE}}
     told["marks"] = {"counts": {}, "notes": [HOSTILE], "why_none": ""}
     told["unreadable"] = [{"id": HOSTILE, "reason": HOSTILE}]
     told["duplicates"] = [{"ids": [HOSTILE, HOSTILE + "2"], "across": True}]

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from debiaser import ScoreSampler, gradient_norms, read_scores
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations.ray import score_dataset
+from test_sklearn import example
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # workers are interpreters of their own, which start slowly
 N = 500
@@ -86,3 +87,8 @@ def test_scores_of_two_workers(cluster: None, tmp_path: Path) -> None:
         score_dataset(tmp_path / "data", network(), out)
     with pytest.raises(Misuse, match="leave none of 2 to read with"):
         score_dataset(tmp_path / "data", network(), out, key="name", cpus=1)
+
+
+def test_the_example(cluster: None, tmp_path: Path) -> None:
+    sampler = example("ray_scores").main(str(tmp_path), rows=60)
+    assert 1 < sampler.effective_sample_size <= 60

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from debiaser.report import figures
+from audit_folders import image_audit
+from debiaser.report import audit_page, figures
 from debiaser.report.figures import CELL, HEAD, LETTERS, MARGIN, fitting, write_sheet
 from debiaser.report.run_page import scored_classes, with_code, write_page
 from debiaser.report.runs import Found, find_runs, read_result
@@ -312,3 +313,27 @@ def test_the_lengths_of_stages_are_told_one_by_one() -> None:
     told = settings({"protocol": 1, "seed": 0, "spec": {"recipe": recipe}})
     assert (told["biased.epochs"], told["biased.lr"], told["debiased.epochs"]) == (4, 0.02, 10)
     assert "recipe.stages" not in told and told["recipe.epochs"] == 10
+
+
+def test_a_page_that_browsers_open_slowly_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit_page.write_audit_page(tmp_path / "small.html", **image_audit(60))
+    assert not caplog.records
+    monkeypatch.setattr(audit_page, "LARGE_PAGE", 10_000)
+    audit_page.write_audit_page(tmp_path / "large.html", **image_audit(60))
+    assert "large.html" in caplog.text and "--redact images" in caplog.text
+
+
+def test_an_audit_page_says_verdict_model_and_next_step_first_and_how_to_run_it_again_last(tmp_path: Path) -> None:
+    page = audit_page.write_audit_page(tmp_path / "report.html", **image_audit(60)).read_text()
+    first = text_of(page.split('<p class="summary-line">')[1].split("</p>")[0])
+    assert re.search(r"Verdict biased.*Exported PGD.*Next mark \d+ images", first), first
+    assert page.index("debiaser audit scans/clinic") > page.index('id="how"') > page.index('id="marking"')
+
+
+def test_a_column_of_zeros_is_left_out() -> None:
+    rows = [new_result("vanilla", 50.0), new_result("pgd", 60.0)]
+    for worst, shown in ((0.0, False), (1.0, True)):
+        rows[0]["metrics"]["worst_group"], rows[1]["metrics"]["worst_group"] = 0.0, worst
+        assert ("Worst group" in text_table(summary_rows(rows))[0]) is shown

@@ -146,7 +146,7 @@ def test_a_network_of_ones_own(data: tuple[np.ndarray, np.ndarray]) -> None:
 def test_the_example() -> None:
     found = example("scikit_learn").main()
     assert found["debiased"] > found["plain"]
-    assert found["weight of conflicting rows"] > 3 * found["weight of other rows"]
+    assert found["weight of conflicting samples"] > 3 * found["weight of other samples"]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Interrupt(TrainerCallback):
 
 def test_the_example(tmp_path: Path) -> None:
     found = EXAMPLE.main(str(tmp_path))
-    assert found["score of conflicting rows"] > 2 * found["score of other rows"]
+    assert found["score of conflicting samples"] > 2 * found["score of other samples"]
     assert found["accuracy"] > 0.6
     assert (tmp_path / "debiaser_scores.npz").exists()
 

@@ -25,16 +25,17 @@ from debiaser.paper.spec import COMMON_OPTIONS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ORDER: dict[str, list[str]] = {
-    "Begin here": ["index.md", "own_data.md", "marks.md", "verdict.md", "own_loop.md", "tutorials.md", "gallery.md"],
-    "Methods": ["methods/index.md", "methods/*.md"],
-    "The paper": ["benchmarks.md", "results.md", "studies.md", "recipes.md", "deviations.md", "theory.md"],
+    "Begin here": ["index.md", "audit_images.md", "audit_texts.md", "marks.md", "own_loop.md"],
+    "Why believe it": ["verdict.md", "evidence.md", "glossary.md"],
+    "Compare methods": ["methods/index.md", "benchmarks.md", "gallery.md", "add_method.md", "methods/*.md"],
+    "Reproduce the paper": ["studies.md", "results.md", "recipes.md", "deviations.md", "theory.md"],
     "In depth": ["speed.md", "large_data.md", "many_processes.md", "architecture.md"],
     "Reference": ["commands.md", "api.md"],
     "The project": ["changelog.md", "contributing.md", "security.md"],
 }
 PAPERS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 MADE = {"commands.md", "api.md", *PAPERS}
-README_MARK = re.compile(r"<!-- readme: (.+?) -->")
+README_MARK, FILE_MARK = re.compile(r"<!-- readme: (.+?) -->"), re.compile(r"<!-- file: (.+?) -->")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 
@@ -77,19 +78,15 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
     home = ROOT if source in PAPERS else DOCS / Path(source).parent
     text = kept_links(markdown, home, Path(source).parent)
     text = README_MARK.sub(lambda mark: kept_links(readme_section(mark[1]), ROOT, Path()), text)
+    text = FILE_MARK.sub(lambda mark: source_file(mark[1]), text)
     for mark, make in LISTS.items():
         text = text.replace(mark, make()) if mark in text else text
     return spaced_lists(text)
 
 
-def tutorials() -> str:
-    """The files of `examples/`, each under its first line."""
-    parts = []
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        code = path.read_text()
-        title = (ast.get_docstring(ast.parse(code)) or path.stem).split(":")[0].rstrip(".")
-        parts += [f"## {title}", "", f"`examples/{path.name}`", "", "```python", code.strip(), "```", ""]
-    return "\n".join(parts)
+def source_file(name: str) -> str:
+    """A file of the repository, under its name."""
+    return "\n".join([f"`{name}`", "", "```python", (ROOT / name).read_text().strip(), "```"])
 
 
 def datasets() -> str:
@@ -157,7 +154,6 @@ def pgd() -> str:
 
 LISTS: dict[str, Callable[[], str]] = {
     "<!-- pgd -->": pgd,
-    "<!-- examples -->": tutorials,
     "<!-- datasets -->": datasets,
     "<!-- sources -->": sources,
     "<!-- options -->": dataset_options,
@@ -217,6 +213,7 @@ def reference_page() -> str:
         "sklearn": ["DebiasedClassifier"],
         "lightning": ["DebiasedSampling"],
         "transformers": ["DebiasedTrainer"],
+        "ray": ["score_dataset"],
     }
     others = [f"integrations.{module}.{name}" for module, named in integrations.items() for name in named]
     parts = ["# Python reference", "", "Everything here is imported from `debiaser` itself, unless its name says more."]

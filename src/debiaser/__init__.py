@@ -7,7 +7,7 @@ Names are loaded when first used, so that importing the package costs nothing.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {  # of the others, which are methods: the module of that name
     "debiaser.auditing.api": ("audit", "debias"),

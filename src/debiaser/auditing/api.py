@@ -12,7 +12,6 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,7 +26,7 @@ from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
-from debiaser.auditing.findings import Findings, rows_of, samples_to_mark, summarise, to_mark_frame, write_audit
+from debiaser.auditing.findings import Findings, rows_of, samples_to_mark, summarise, write_audit
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
@@ -310,11 +309,15 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
 
 def conclude(examined: Examined, request: Request, evaluation: Evaluation | None = None, **more: Any) -> Findings:
     """The findings, written to `out` where it is given."""
-    line = marks_command(examined.subject.own, request.named)
-    following = {"next": {**what_next(examined, request.named, more.get("model_dir")), "marks": line}}
+    own, verb = examined.subject.own, "audit" if evaluation is None else "debias"
+    chosen = {name: getattr(request, name) for name in ("use_groups", "export", "max_cost", "marks")}
+    given = {name: value if isinstance(value, float | bool) else str(value) for name, value in chosen.items() if value}
+    lines = {"again": command_line(own, {**request.named, **given}, verb)}
+    lines["marks"] = command_line(own, {**request.named, "marks": "marks.csv"}, "debias")
+    following = {"next": {**what_next(examined, request.named, more.get("model_dir")), **lines}}
     made = {"seed": request.seed, "environment": environment("cpu")}
     summary = {**summarise(examined, request.group), **following, **more, **made}
-    findings = Findings(summary, rows_of(examined), request.out, partial(to_mark_frame, examined))
+    findings = Findings(summary, rows_of(examined), request.out, examined)
     if request.out is not None:
         write_audit(examined, findings, request.out, request.redact, evaluation)
     return findings
@@ -327,7 +330,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
-    steps = [f"Mark the {asked:,} samples below: a few minutes that tell what no score can."] if asked else []
+    marking = f"Mark {asked:,} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
+    steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
     named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
@@ -348,14 +352,15 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     return {"sentences": [*steps, last], "snippet": snippet}
 
 
-def marks_command(own: OwnData, options: dict[str, Any]) -> str:
-    """The line that takes marks.csv back; `options`: what the person named beside the source."""
+def command_line(own: OwnData, options: dict[str, Any], verb: str) -> str:
+    """The line that runs this again; `options`: what the person named beside the source."""
     if own.source == pd.DataFrame.__name__ or not own.total:  # in memory
-        verb, given = ("debias", "DATAFRAME") if own.total else ("audit", "DATASET")
-        named = "".join(f", {name}={value!r}" for name, value in {**options, "marks": "marks.csv"}.items())
+        verb, given = (verb, "DATAFRAME") if own.total else ("audit", "DATASET")
+        named = "".join(f", {name}={value!r}" for name, value in options.items())
         return f"findings = debiaser.{verb}({given}{named})"
-    words = [word for name, value in options.items() for word in (f"--{name}", value) if word is not True]
-    return shlex.join(["debiaser", "debias", own.source, *map(str, words), "--marks", "marks.csv"])
+    pairs = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
+    words = [word for pair in pairs for word in pair if word is not True]
+    return shlex.join(["debiaser", verb, own.source, *map(str, words)])
 
 
 def remove_caches() -> int:

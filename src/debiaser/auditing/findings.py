@@ -63,14 +63,18 @@ class Findings:
     summary: dict[str, Any]
     rows: dict[str, NDArray[Any]] = field(repr=False)
     folder: Path | None = None
-    next_to_mark: Callable[[int], pd.DataFrame] | None = field(default=None, repr=False)
+    examined: Examined | None = field(default=None, repr=False)
 
     def to_mark(self, n: int = TO_MARK) -> pd.DataFrame:
         """The next samples worth a mark, most useful first: id, path, label, why (score or random) and content.
 
         Give them back as a CSV with the columns id and mark: `audit(..., marks=path)`.
         """
-        return pd.DataFrame(columns=TO_MARK_COLUMNS) if self.next_to_mark is None else self.next_to_mark(n)
+        return pd.DataFrame(columns=TO_MARK_COLUMNS) if self.examined is None else to_mark_frame(self.examined, n)
+
+    def swaps(self) -> dict[str, list[dict[str, Any]]]:
+        """By property some swaps: three `images` or `texts` (original, donor, swapped) and the `answers` to them."""
+        return {} if self.examined is None else shown_swaps(self.examined)
 
     @property
     def verdict(self) -> str:
@@ -81,6 +85,13 @@ class Findings:
     def reasons(self) -> list[str]:
         """Sentences, the most telling first."""
         return list(self.summary["reasons"])
+
+    @property
+    def highlights(self) -> list[str]:
+        """The three findings that matter most: why the verdict, what was proven or how much is at stake, what next."""
+        stake, repair = self.summary["conflicting_share"], self.summary.get("repair")
+        second = f"Between {stake['low']:.1%} and {stake['high']:.1%} of the samples go against the shortcut."
+        return [*self.reasons[:1], repair["sentence"] if repair else second, *self.summary["next"]["sentences"][:1]]
 
     @property
     def scores(self) -> Vector:

@@ -52,9 +52,9 @@ Version = Annotated[bool, typer.Option("--version", callback=show_version, is_ea
 
 BEGINNING = """Find and fix shortcut learning. What most people want:
 
-  debiaser audit pictures/     is there a shortcut in your images or texts, and which samples go against it?
-  debiaser debias pictures/    the same, then train against it, prove the difference and export the model
-  debiaser demo                see it on embedded digits first: about a minute, no download
+  debiaser audit images/     is there a shortcut in your images or texts, and which samples go against it?
+  debiaser debias images/    the same, then train against it, prove the difference and export the model
+  debiaser demo              see it on embedded digits first: one to two minutes, no download
 
 `debiaser --help` lists all commands."""
 

@@ -284,11 +284,10 @@ def show(findings: Any, as_json: bool) -> None:
 
 
 def told(findings: Any) -> Iterator[str]:
-    """The findings, line by line."""
+    """The findings, line by line: what is said of single things first, what matters most last."""
     summary = findings.summary
     yield f"Examined: {summary['examined']}"
-    yield f"Verdict: {findings.verdict}"
-    for reason in findings.reasons:
+    for reason in findings.reasons[1:]:
         yield f"  {reason}"
     for trouble in summary["health"]["findings"]:
         yield f"  {trouble['what']} {trouble['why']} {trouble['do']}"
@@ -303,9 +302,12 @@ def told(findings: Any) -> Iterator[str]:
     if repair := summary.get("repair"):
         if summary["propagation"]:
             yield from (summary["propagation"][part] for part in ("sentence", "more"))
-        yield from (
-            each["sentence"] for each in (repair, repair["selection"], repair["price"], repair["export"]) if each
-        )
+        yield from (each["sentence"] for each in (repair["selection"], repair["price"]) if each)
+    yield ""
+    yield f"Verdict: {findings.verdict}"
+    yield from (f"  {number}. {each}" for number, each in enumerate(findings.highlights, 1))
+    if repair:
+        yield repair["export"]["sentence"]
         yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
         yield f"The page: {findings.page.resolve()}"

@@ -9,8 +9,10 @@ from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
 from debiaser.cli.console import reporting, show_table
 from debiaser.errors import Misuse, Problem, known
+from debiaser.io import make_folder
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+AUDIT_EPOCHS, TO_SHOW = 4, 12  # of the demo: epochs of every model of its audit, samples to mark that its page shows
 
 
 def pick_device(name: str) -> str:
@@ -40,7 +42,7 @@ def demo(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """The main job on embedded data: vanilla beside PGD, a table, and one HTML page. No network."""
+    """The main job on embedded data: an audit, then vanilla beside PGD; a table and one HTML page. No network."""
     from debiaser.learn.distributed import launched
     from debiaser.paper.spec import new_spec
     from debiaser.report.run_page import write_page
@@ -56,13 +58,36 @@ def demo(
     runs = make_runs(specs, out, None, device, quiet, fresh)
     if not launched().main:
         return
+    audited = audit_digits(specs[0], out, epochs or AUDIT_EPOCHS, quiet)
     found = Found([{**run.result, "folder": run.folder} for run in runs])
-    page = write_page(found, out / "report.html", title="debiaser demo: coloured digits")
+    page = write_page(found, out / "report.html", title="debiaser demo: coloured digits", audit=audited)
     show_results([run.result for run in runs], to_stderr=as_json)
     if as_json:
-        print_json({"dataset": "digits", "rho": rho, "runs": [summarise(run) for run in runs], "page": str(page)})
-    else:
-        typer.echo(f"The page: {page.resolve()}")
+        told = {"dataset": "digits", "rho": rho, "runs": [summarise(run) for run in runs], "page": str(page)}
+        print_json(told | {"audit": {name: audited[name] for name in ("verdict", "reasons", "page")}})
+        return
+    typer.echo(f"Audit of the same images: {audited['verdict']}. {audited['reasons'][0]}")
+    typer.echo(f"The page: {page.resolve()}")
+
+
+def audit_digits(spec: Any, out: Path, epochs: int, quiet: bool) -> dict[str, Any]:
+    """An audit of the training images of a run, which are written as files below `out`; what the page shows of it."""
+    import numpy as np
+    from PIL import Image
+
+    from debiaser.auditing.api import audit
+    from debiaser.paper.experiment import as_images, load
+
+    train = load(spec, None).train
+    for row, image in enumerate(as_images(train, np.arange(len(train)))):
+        path = make_folder(out / "images" / str(int(train.y[row]))) / f"{row:04d}.png"
+        Image.fromarray(image).save(path)
+    with reporting(quiet):
+        findings = audit(out / "images", epochs=epochs, seed=spec.seed, out=out / "audit")
+    told = {name: findings.summary[name] for name in ("verdict", "reasons", "page")}
+    asked = [np.asarray(Image.open(path)) for path in findings.to_mark(TO_SHOW)["path"]]
+    followed = max(findings.summary["views"], key=lambda view: float(view["excess"]["value"]))
+    return told | {"view": followed, "swaps": findings.swaps()[followed["name"]], "to_mark": asked}
 
 
 @app.command()

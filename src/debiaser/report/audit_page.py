@@ -5,9 +5,11 @@ Accuracies, error rates, `follows` and `chance` are in percent, excesses in poin
 
 import hashlib
 import json
+import logging
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import chain, zip_longest
 from pathlib import Path, PureWindowsPath  # which knows both kinds of slashes
 from typing import Any
@@ -24,6 +26,8 @@ KINDS = ("aligned", "conflicting", "mislabelled", "unsure", "unreadable")
 TEXTS = ("id", "path", "label", "predicted", "kind")
 NUMBERS = ("score", "probability", "rank", "p_conflicting", "p_mislabelled")
 MOST_SUSPECTS, MOST_FOREST = 40, 24
+LARGE_PAGE = 20_000_000  # characters from which on a warning tells of a page's size
+log = logging.getLogger("debiaser")
 
 
 def write_audit_page(
@@ -63,6 +67,7 @@ def write_audit_page(
     suspects = sorted(
         findings["suspects"], key=lambda each: (not each["flagged"], each["chance"] - each["balanced_accuracy"])
     )
+    views = sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"]))
     text = render_page(
         "audit.html",
         ("page.css", "audit.css"),
@@ -71,7 +76,8 @@ def write_audit_page(
         found=findings,
         t=tables,
         things="texts" if findings["kind"] == "text" else "images",
-        views=sorted(findings["views"], key=lambda view: float(view["chance"] - view["follows"])),
+        relied=[view for view in views if (view["excess"]["low"] or 0) > 0],
+        others=[view for view in views if (view["excess"]["low"] or 0) <= 0],
         suspects=suspects[:MOST_SUSPECTS],
         cells=cell_table(findings["groups"]) if findings["groups"] else {},
         drawn=drawings(findings, suspects[:MOST_FOREST]),
@@ -79,6 +85,9 @@ def write_audit_page(
         redact=redact,
         data=Markup(as_json(data)),  # noqa: S704 (no "<" is left in it)
     )
+    if len(text) > LARGE_PAGE:
+        told = "%s has %.0f MB, which browsers open slowly; with --redact images it is smaller"
+        log.warning(told, destination, len(text) / 1e6)
     with replacing(destination) as temporary:
         temporary.chmod(0o600)
         temporary.write_bytes(text.encode("utf-8", "replace"))  # half a character in a text must not stop the page
@@ -140,12 +149,9 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
     for column, cell in ((each["column"], cell) for each in findings["suspects"] for cell in each["empty"]):
         if NAMED.search(column):
             reasons = [each.replace(f"'{cell['value']}'", f"'{HIDDEN}'") for each in reasons]
-    snippet = findings["next"]["snippet"].replace(repr(findings["source"]), "'SOURCE'")
     clean: Part = _mapped({**findings, "reasons": reasons}, scrub)
     clean |= {"source": HIDDEN, "classes": findings["classes"]}
-    clean["next"]["snippet"] = scrub(snippet.replace(findings["source"], "SOURCE"))
-    line = findings["next"]["marks"].replace(shlex.quote(findings["source"]), "SOURCE")
-    clean["next"]["marks"] = scrub(line.replace(findings["source"], "SOURCE"))
+    clean["next"] = {**clean["next"], **_without_source(findings["next"], findings["source"], scrub)}
     for suspect in clean["suspects"]:
         if NAMED.search(suspect["column"]):  # a column made of names keeps its numbers and loses its values
             values = [{**value, "value": f"value {number}"} for number, value in enumerate(suspect["values"], 1)]
@@ -165,6 +171,15 @@ def without_paths(findings: Part, columns: Part) -> tuple[Part, Part]:
             clean[part].append({"id": numbers.get(name, HIDDEN), "reason": scrub(reason)})
     total = len(columns["id"])
     return clean, {**columns, "id": [str(row) for row in range(total)], "path": [""] * total}
+
+
+def _without_source(lines: Part, source: str, scrub: Callable[[str], str]) -> dict[str, str]:
+    """The lines to copy, with SOURCE in capitals for the person to fill in."""
+    written = {repr(source): "'SOURCE'", shlex.quote(source): "SOURCE", source: "SOURCE"}
+    return {
+        name: scrub(reduce(lambda line, pair: line.replace(*pair), written.items(), str(lines[name])))
+        for name in ("snippet", "marks", "again")
+    }
 
 
 def _scrubber(names: set[str], source: str) -> Callable[[str], str]:

@@ -1,6 +1,7 @@
 """One self-contained page from finished runs: `write_page`."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -41,10 +42,13 @@ class Shown:
         return self.details.vectors is not None and bool(np.isfinite(self.details.vectors["score"]).any())
 
 
-def write_page(found: Found, destination: Path, title: str | None = None, studies: Sequence[Part] = ()) -> Path:
+def write_page(
+    found: Found, destination: Path, title: str | None = None, studies: Sequence[Part] = (), audit: Part | None = None
+) -> Path:
     """Write the page of these runs and return where it is; what had to be left out is named at its end.
 
-    `studies`: what studies found in these runs, each as `study_part` makes it.
+    `studies`: what studies found in these runs, each as `study_part` makes it. `audit`: what an audit of their training
+    images found, with `swaps` of the property that the model follows most and some images `to_mark`.
     """
     rows = summary_rows(found.results)
     used = min(sum(len(svg) for each in studies for _, svg in each["figures"]), ROOM // 2)
@@ -62,6 +66,8 @@ def write_page(found: Found, destination: Path, title: str | None = None, studie
         warnings=found.left_out,
         studies=studies,
         overview=table(rows) if len(sections) > 1 else None,
+        audit=audit and {**audit, "page": os.path.relpath(audit["page"], destination.parent)},
+        image=figures.data_uri,
         t=tables,
         code=with_code,
         command=command,
@@ -174,7 +180,7 @@ def tiles(said: Finding, things: str) -> list[Part]:
 
 def table(rows: Sequence[Row]) -> Part:
     """The rows of a table by place, and the columns that would not be empty."""
-    names = [name for name in HEADINGS if any(row[name] is not None for row in rows)]
+    names = [name for name in HEADINGS if any(row[name] for row in rows)]  # a column of zeros tells nothing
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(heading(row), []).append(row)

@@ -197,12 +197,12 @@ def published(row: Row) -> str:
 
 
 def text_table(rows: Sequence[Row], kept_for_good: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells as text; columns that would be empty or all alike are left out.
+    """Headings and cells as text; columns that would be empty, all alike or 0 for every method are left out.
 
     What is `kept_for_good`, in a document, has the detector's figures and no times, which belong to one machine.
     """
     measured = (*ACCURACIES, "score_auroc", "samples_seen", "seconds")
-    known = {name for name in measured if any(row[name] is not None for row in rows)}
+    known = {name for name in measured if any(row[name] for row in rows)}
     differ = {name for name in ("dataset", "rho", "noise", "recipe") if len({row[name] for row in rows}) > 1}
     printed = any(row["published"] for row in rows)
     aurocs = ["–" if row["score_auroc"] is None else f"{row['score_auroc']:.4f}" for row in rows]

@@ -309,7 +309,7 @@ def divided(rows: Rows, unit: Ints, seed: int, need_test: bool) -> tuple[npt.NDA
         dealt = deal(rows.y[train], unit[train], [1 - sum(shares.values()), *shares.values()], seed)
         split[train] = np.array(["train", *shares], "<U5")[dealt]
         made = " and ".join(f"{np.sum(split == name):,} samples for {name}" for name in shares)
-        notes = [f"no such split was given: {made} were taken from train at random, classes in proportion"]
+        notes = [f"no split was given: {made} were taken from train at random, stratified by class"]
     lost = [shown(rows.classes[one]) for one in np.setdiff1d(np.arange(len(rows.classes)), rows.y[split == "train"])]
     empty = [side for side in SIDES if not (split == side).any()] if need_test else []
     if empty or lost:
