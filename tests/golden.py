@@ -48,8 +48,8 @@ RECORD = Path(__file__).with_name("golden.json")
 METHODS = ("vanilla", "pgd", "lff", "jtt", "disen", "eiil", "cnc", "george", "bpa")
 # UMAP is an extra, and 20 EIIL steps do what 10,000 do.
 SETTINGS = {"george": ("--set", "reduce=pca"), "eiil": ("--set", "steps=20")}
-COMMANDS = ("", "demo", "train", "audit", "debias", "predict", "clean", "study", "theory", "report", "bench", "data")
-COMMANDS += ("data list", "data get", "data check", "data show")
+COMMANDS = ("", "demo", "train", "audit", "debias", "predict", "score", "clean", "study", "theory", "report", "bench")
+COMMANDS += ("data", "data list", "data get", "data check", "data show")
 VOLATILE = ("seconds", "environment")  # times and facts of the machine
 ACCURACIES = ("unbiased", "aligned", "conflicting")
 NEAR = 15.0  # points that an accuracy may differ on another kind of machine

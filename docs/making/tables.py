@@ -159,7 +159,7 @@ def fix_table(results: Path, kind: str = "marks") -> str:
         if found["shortcut"] == (kind != "even"):
             stages = {str(each["stage"]): each for each in found["stages"]}
             sets.setdefault(found["set"], []).append(row_of(stages))
-    rows = []
+    rows, shares = [], list[list[float]]()
     for name, draws in sets.items():
         mean = {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]}
         told = [f"{value:.1f}" for value in mean.values()]
@@ -168,15 +168,26 @@ def fix_table(results: Path, kind: str = "marks") -> str:
             continue
         if kind == "marks":
             gap = mean["all group labels"] - mean["vanilla"]
-            closed = (f"{100 * (mean[marks] - mean['vanilla']) / gap:.0f}%" for marks in ("60 marks", "120 marks"))
-            told.append(" / ".join(closed))
+            won = [mean[marks] - mean["vanilla"] for marks in ("60 marks", "120 marks")]
+            closed = [100 * each / gap for each in won] if gap >= GAP else []
+            shares += [closed] if closed else []
+            told.append(percents(closed) or "–")
         rows.append((name.replace("_", " "), str(len(draws)), *told))
     if kind == "short":
         return markdown_table(("", *SHORT), rows)
+    if shares:
+        middle = percents([sum(each) / len(shares) for each in zip(*shares, strict=True)])
+        rows.append((f"mean of {len(shares)} sets", *[""] * (len(mean) + 1), middle))
     heads = ("set", "draws", *mean, *(["gap closed"] if kind == "marks" else [])) if rows else ()
     return markdown_table(heads, rows) if rows else NOT_RUN.rstrip()
 
 
+def percents(values: Iterable[float]) -> str:
+    """`60% / 75%`."""
+    return " / ".join(f"{value:.0f}%" for value in values)
+
+
+GAP = 3.0  # points between vanilla and all group labels, below which there is nothing to close
 SHORT = ("vanilla", "60 marks", "120 marks", "all group labels")  # what the README shows of each set
 
 

@@ -49,10 +49,11 @@ class Copies:
     place: Rows
 
 
-def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
+def counterfactual_copies(examined: Examined, view: View, y: Rows | None = None) -> Copies | None:
     """The samples and copies that have this property of others: found on disk, finished, or made.
 
-    None for images that a whole network learns from: copies in their full size would fill the disk.
+    None for images that a whole network learns from: copies in their full size would fill the disk. y: (n,) the labels,
+    if not those of the data.
     """
     subject, trainer, pool = examined.subject, examined.trainer, examined.pool
     material = trainer.material
@@ -82,7 +83,8 @@ def counterfactual_copies(examined: Examined, view: View) -> Copies | None:
         shape = (len(material.inputs) + len(pool), *material.input_shape)
         cache = ArrayCache(user_cache("features"), shape, material.inputs.dtype, "copies", identity)
         made = replace(material, array=file_of(fill(cache, stream, torch.as_tensor)), identity=identity)
-    return Copies(made, np.concatenate([trainer.y, trainer.y[pool]]), examined.place)
+    labels = trainer.y if y is None else y
+    return Copies(made, np.concatenate([labels, labels[pool]]), examined.place)
 
 
 def draw_donors(part_of: NDArray[Any], seed: int) -> Rows:
@@ -238,7 +240,7 @@ def candidate_trainings(
     """
     frozen, copies = examined.trainer.material.architecture == "mlp", None
     if examined.named is not None and not examined.degenerate:
-        copies = counterfactual_copies(examined, examined.named)
+        copies = counterfactual_copies(examined, examined.named, world.y)
     varied = examined.trainer.material.augment is not None
     even, last = world.equal(world.y), None if examined.subject.whole else strength
     head = strength if frozen else None

@@ -1,10 +1,10 @@
 """Which candidate to take, and the proof that it is better.
 
-One is selected on samples that its models never saw, pooled over folds. Where groups are known or were propagated from
-marks, by the accuracy of the worst group. Else, where a property is named, half by the worst class and half by samples
-that were given that property of another class. Else by the mean over cells (class x misclassified by the biased model),
-and only by as much as the same candidate does not also gain in a null world, in which there is nothing to be gained.
-Then it is compared with vanilla on held-out samples, and priced.
+One is selected on samples that its models never saw, pooled over folds: by the accuracy of the worst group where groups
+are known or were propagated from marks, of the worst class where a property is followed often; and where one is, half
+by samples that were given that property of another class. Else by the mean over cells (class x misclassified by the
+biased model), and only by as much as the same candidate does not also gain in a null world, in which there is nothing
+to be gained. Then it is compared with vanilla on held-out samples, and priced.
 """
 
 import math
@@ -48,6 +48,7 @@ from debiaser.report.tables import signed, with_interval
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
 MOST = 1000  # samples that are planted
+OFTEN = 20.0  # points beyond chance from which on a property that is followed decides between candidates
 NULL_WORLDS, TRIED = 3, 3  # draws of the null world, and candidates that are held against it
 ON_MISCLASSIFIED = "samples that the biased model misclassifies"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
@@ -72,7 +73,7 @@ def select_and_prove(
     trainings = candidate_trainings(examined, world, of, strength)
     wanted = find_candidate(export, trainings)
     validation = evaluate(examined, splits, trainings, world, 1)
-    planted = plant_validation(examined, validation, examined.named) if examined.named and of is None else None
+    planted = plant_validation(examined, validation, view) if (view := main_property(examined)) else None
 
     def gain_in_null_worlds(name: str) -> Vector:
         return null_gains(examined, world, splits, name, strength)
@@ -96,6 +97,13 @@ def select_and_prove(
     facts = {"selection": choice.plain, "price": paid, "exported": exported}
     more["repair"] |= {**facts, "views_after": after, "export": told}
     return evaluation, {**more, **facts}
+
+
+def main_property(examined: Examined) -> View | None:
+    """The named property, where the model follows it often enough for it to be the shortcut and not a part of it."""
+    tested = examined.swaps.reliances if examined.named and isinstance(examined.swaps, SwapTest) else ()
+    followed = {each.name: each.excess.value for each in tested}
+    return examined.named if examined.named and followed[examined.named.name] >= OFTEN else None
 
 
 def find_candidate(name: str | None, names: Collection[str]) -> str | None:
@@ -293,21 +301,22 @@ def choose_model(
     names = [name for name in validation.candidates if name not in CONTROLS]
     of = None if groups is None else groups[validation.rows]
     by_class = cells_of(validation, validation.labels)
-    cells = by_class if planted else cells_of(validation, of)
+    cells = by_class if planted and of is None else cells_of(validation, of)
     full, drawn = resampled(validation, names, cells, planted, np.mean if of is None and not planted else np.min, seed)
     chance = 1 / len(np.unique(validation.labels))
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
-    reasons = {name: veto(name, overall, worst, chance, max_cost, planted) for name in names}
+    alone = planted if of is None else None  # what a person marked may be something else
+    reasons = {name: veto(name, overall, worst, chance, max_cost, alone) for name in names}
     allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
     everyone = range(len(names))
     beyond = ""
-    if of is not None:
+    if of is not None or planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
-        by = f"the worst of {len(cells)} groups ({known.source})" if known else f"the worst of {len(cells)} groups"
-    elif planted is not None:
-        chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
-        by = f"half the worst class, half {len(planted.places):,} samples given the {planted.title} of another class"
+        by = "the worst class" if of is None else f"the worst of {len(cells)} groups"
+        by += f" ({known.source})" if known else ""
+        if planted is not None:
+            by = f"half {by}, half {len(planted.places):,} samples given the {planted.title} of another class"
     else:
         chosen, beyond = beyond_null(names, allowed, full, drawn, null)
         free = simplest_of_best(drawn, full, allowed)
