@@ -16,7 +16,17 @@ from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
 from debiaser.auditing.marks import Marks, random_sequence
 from debiaser.auditing.propagation import Groups
-from debiaser.auditing.selection import NEVER, PlantedAnswers, break_even, choose_model, pays, price, report_evaluation
+from debiaser.auditing.selection import (
+    NEVER,
+    PlantedAnswers,
+    break_even,
+    choose_model,
+    main_property,
+    pays,
+    price,
+    report_evaluation,
+)
+from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.views import image_views
 
 PGD = "PGD, 75% of draws by score"
@@ -136,6 +146,27 @@ def test_groups_decide_by_the_worst_of_them() -> None:
     assert choice.chosen == PGD and "worst of 2 groups" in choice.sentence
     rows = {row["name"]: row["criterion"] for row in choice.candidates}
     assert rows[VANILLA] == 0 and rows[PGD] == pytest.approx(100 * fair[group == 1].mean())
+
+
+def test_groups_and_planted_samples_decide_together_and_planted_ones_rule_nothing_out() -> None:
+    """Both candidates mend the group, one also what was planted; a third, which mends the group, would lose there."""
+    group = np.repeat([0, 1], [300, 100])
+    right = {VANILLA: group == 0, PGD: share_right(0.8), "cells": share_right(0.79), "AFR": share_right(0.82)}
+    planted = {VANILLA: 0.6, PGD: 0.5, "cells": 0.9, "AFR": 0.4}
+    moved = {name: np.tile(share_right(each), (3, 1)) for name, each in planted.items()}
+    answers = PlantedAnswers("colour cast", np.arange(400), moved)
+    choice = choose_model(trial_of(right), group, answers, nothing, None)
+    assert choice.chosen == "cells" and "half the worst of 2 groups, half 400 samples given" in choice.sentence
+    assert not any(row["vetoed"] for row in choice.candidates)
+
+
+def test_a_property_that_is_followed_seldom_does_not_decide() -> None:
+    view, pairs = SimpleNamespace(name="frame"), SimpleNamespace(rows=np.arange(2), donors=np.arange(2))
+    for points, decides in ((9.0, False), (30.0, True)):
+        reliance: Any = SimpleNamespace(name="frame", excess=Estimate(points))
+        swaps = SwapTest((reliance,), (), 100, 100, pairs, {})  # type: ignore[arg-type]
+        examined: Any = SimpleNamespace(named=view, swaps=swaps)
+        assert main_property(examined) is (view if decides else None)
 
 
 def test_a_gain_that_a_null_world_gives_too_is_none() -> None:
