@@ -5,8 +5,9 @@ the machine are replaced by NAME, and images are made smaller until the page has
 repository were made from:
 
     coloured_digits    debiaser demo                                                   debiaser-demo/audit
-    waterbirds         benchmarks/fix.py waterbirds --data DIR --work WORK             WORK/waterbirds/out-2
-    reviews            benchmarks/fix.py reviews_sentence --data DIR --work WORK       WORK/reviews_sentence/out-2
+    reviews            debiaser debias train-1.csv --marks marks.csv --seed 1          debiaser-debias
+
+where train-1.csv is what `benchmarks/fix.py reviews_sentence` draws, and the marks are its groups.
 """
 
 import base64
