@@ -81,8 +81,8 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4154,
-    "cli": 1227,
+    "auditing": 4169,
+    "cli": 1231,
     "data": 3673,
     "integrations": 568,
     "learn": 2904,

@@ -130,9 +130,11 @@ def test_values_are_not_read_off_the_label() -> None:
 
 
 def test_groups_of_a_column() -> None:
-    known = column_groups(np.array(["b", "a", "b"]))
+    known = column_groups(np.array(["b", "a", "b"]), np.array([0, 0, 1]))
     assert known.values == ("a", "b") and known.flag == "uses group labels"
     assert known.of(np.array([0, 0, 1])).tolist() == [1, 0, 3]
+    with pytest.raises(Problem, match="one value in every class"):
+        column_groups(np.array(["b", "b", "a"]), np.array([0, 0, 1]))
 
 
 def test_a_weight_is_as_good_as_so_many_copies(shortcut: Any) -> None:

@@ -148,6 +148,14 @@ def test_groups_decide_by_the_worst_of_them() -> None:
     assert rows[VANILLA] == 0 and rows[PGD] == pytest.approx(100 * fair[group == 1].mean())
 
 
+def test_a_handful_decides_where_it_is_all_that_goes_against_the_shortcut() -> None:
+    labels = np.arange(400) % 2
+    group = 2 * labels + np.where(np.arange(400) < 8, 1 - labels, labels)  # of each class four against it
+    vanilla, fair = np.arange(400) >= 8, share_right(0.85)
+    choice = choose_model(trial_of({VANILLA: vanilla, PGD: fair | (np.arange(400) < 8)}), group, None, nothing, None)
+    assert choice.chosen == PGD and "worst of 4 groups" in choice.sentence
+
+
 def test_groups_and_planted_samples_decide_together_and_planted_ones_rule_nothing_out() -> None:
     """Both candidates mend the group, one also what was planted; a third, which mends the group, would lose there."""
     group = np.repeat([0, 1], [300, 100])

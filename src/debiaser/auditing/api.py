@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
+from debiaser.auditing.candidates import DFR, DRO, EQUAL, EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
@@ -217,7 +217,9 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
 
         return debias_network(model, dataset, *how, **options)
     request = make_request(options)
-    find_candidate(request.export, EVERY_CANDIDATE)  # a name that no candidate ever has is told at once
+    grouped = bool(request.marks or request.use_groups)
+    possible = [name for name in EVERY_CANDIDATE if grouped or not name.startswith((EQUAL, DRO, DFR))]
+    find_candidate(request.export, possible)  # a name that no candidate has is told at once
     with private():
         subject = read_subject(model, request, need_test=True)
         own = subject.own
@@ -233,9 +235,9 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
 def find_groups(examined: Examined, request: Request) -> Groups | None:
     """The groups to train with: of the column of --group where --use-groups is given, or propagated from marks."""
     own = examined.subject.own
-    if request.use_groups and own.group is not None:
-        return column_groups(own.group)
     try:
+        if request.use_groups and own.group is not None:
+            return column_groups(own.group, own.y.numpy())
         return propagate_marks(examined, examined.marks.by_sample) if examined.marks.by_sample else None
     except Problem as problem:  # the rest of the run needs no marks
         log.warning("%s", problem)
@@ -330,7 +332,8 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
-    marking = f"Mark {asked:,} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
+    count = f"{asked:,} more" if examined.marks.by_sample else f"{asked:,}"
+    marking = f"Mark {count} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
     steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"

@@ -50,6 +50,7 @@ NEVER = 100.0  # percent: there is no share of cases from which it pays
 MOST = 1000  # samples that are planted
 OFTEN = 20.0  # points beyond chance from which on a property that is followed decides between candidates
 NULL_WORLDS, TRIED = 3, 3  # draws of the null world, and candidates that are held against it
+WORTH = 3.0  # points beyond the null world, below which a gain is not worth the risk: nobody named a shortcut
 ON_MISCLASSIFIED = "samples that the biased model misclassifies"
 NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 
@@ -302,6 +303,8 @@ def choose_model(
     of = None if groups is None else groups[validation.rows]
     by_class = cells_of(validation, validation.labels)
     cells = by_class if planted and of is None else cells_of(validation, of)
+    if of is not None and len({validation.labels[cell][0] for cell in cells}) == len(cells):
+        cells = cells_of(validation, of, 1)  # in no class two groups are large: those against the shortcut must count
     full, drawn = resampled(validation, names, cells, planted, np.mean if of is None and not planted else np.min, seed)
     chance = 1 / len(np.unique(validation.labels))
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
@@ -391,7 +394,7 @@ def beyond_null(
         there = null(names[number])
         spread = float(np.hypot(error[number], there.std(ddof=1)))
         told.append(f"{names[number]} gains {gains[number]:.1f} points here and {there.mean():.1f} in a null world")
-        if gains[number] - there.mean() > spread:
+        if gains[number] - there.mean() > max(spread, WORTH):
             return number, f" {told[-1]}."
     return vanilla, f" {'; '.join(told)}: not enough beyond it." if told else ""
 
@@ -493,7 +496,7 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
     if wanted:
         why, change = "you asked for it with --export", "leave --export out to take the chosen one"
     elif exported != VANILLA:
-        why = f"it was chosen by {choice.by}, and held-out samples do not speak against it"
+        why = f"it was chosen by {choice.by}, and held-out samples do not show it to do harm"
         change = f"--export {folder_name(VANILLA)} takes vanilla instead"
     elif choice.chosen != VANILLA:
         why = f"{choice.chosen} was chosen, but held-out samples do not show it to be better"

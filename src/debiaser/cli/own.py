@@ -146,6 +146,8 @@ def predict(
         answered, unreadable = predict_inputs(model_dir, inputs, image, text)
     for name, reason in unreadable:
         typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
+    if not answered:
+        raise Problem(f"none of the {len(unreadable):,} inputs could be read; check their paths, and --image or --text")
     if as_json:
         print_json({"predictions": answered, "unreadable": [{"input": n, "reason": r} for n, r in unreadable]})
         return
@@ -318,6 +320,9 @@ def told_groups(groups: dict[str, Any]) -> Iterator[str]:
     cells = groups["cells"]
     if len(cells) > CELLS:
         cells = sorted((cell for cell in cells if cell["n"]), key=lambda cell: float(cell["plain"]["value"]))[:CELLS]
+    from debiaser.auditing.groups import FEWEST
+
+    worst = f"  <- worst of the cells with {FEWEST} samples or more"
     lines = [("class", "group", "samples", "plain model", "biased model")]
     for cell in cells:
         right = (f"{cell[model]['value']:.1f}%" if cell["n"] else "–" for model in ("plain", "biased"))
@@ -328,7 +333,7 @@ def told_groups(groups: dict[str, Any]) -> Iterator[str]:
         for side, column in zip("<<>>>", zip(*lines, strict=True), strict=True)
     ]
     for cell, line in zip([None, *cells], zip(*columns, strict=True), strict=True):
-        yield f"  {'  '.join(line)}{'  <- worst' if cell and cell == groups['worst'] else ''}"
+        yield f"  {'  '.join(line)}{worst if cell and cell == groups['worst'] else ''}"
     if len(groups["cells"]) > len(cells):
         yield f"  and {len(groups['cells']) - len(cells):,} more cells, which the page shows"
 
