@@ -188,6 +188,17 @@ def test_a_gain_that_a_null_world_gives_too_is_none() -> None:
     assert kept.chosen == VANILLA and "in a null world" in kept.sentence
 
 
+def test_a_gain_that_costs_more_than_it_brings_is_none() -> None:
+    """Forty of four hundred samples are misclassified: lifting them by some points costs all others more."""
+    misclassified = np.arange(400) % 10 < 2
+    right = {VANILLA: ~misclassified & share_right(0.95), PGD: share_right(0.6)}
+    trial = trial_of(right, misclassified)
+    choice = choose_model(trial, None, None, nothing, None)
+    rows = {row["name"]: row for row in choice.candidates}
+    assert 3 < rows[PGD]["criterion"] - rows[VANILLA]["criterion"] < rows[VANILLA]["overall"] - rows[PGD]["overall"]
+    assert choice.chosen == VANILLA
+
+
 def test_a_model_below_chance_in_a_class_is_never_chosen() -> None:
     even = np.arange(400) % 2 == 0  # the first class
     misclassified = ~even & share_right(0.5)
