@@ -65,7 +65,7 @@ def test_sixty_marks_are_propagated_to_all_samples(shortcut: Any) -> None:
     assert told["marked"] == 50, "marks of held-out samples are not learnt from"
     assert told["accuracy"]["low"] < told["accuracy"]["value"] <= 100 and told["accuracy"]["value"] > 90
     assert sum(cell["n"] for cell in told["groups"]) == 500 and len(told["groups"]) == 4
-    assert "land" in told["sentence"] and told["curve"][-1][0] == 50
+    assert "50 marks (10 more are on held-out samples)" in told["sentence"] and told["curve"][-1][0] == 50
 
 
 def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:

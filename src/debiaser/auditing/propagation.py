@@ -269,7 +269,9 @@ def report(
     curve += [] if np.isnan(share) else [[len(rows), 100 * share]]
     counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
     again_in_words = "too few to check" if np.isnan(share) else f"found again with {accuracy.words()} accuracy"
-    told = f"{len(rows):,} marks, {again_in_words} (cross-validated). Groups: {counts}."
+    others = int(groups.known.sum()) - len(rows)
+    beside = f" ({others:,} more are on held-out samples)" if others else ""
+    told = f"{len(rows):,} marks{beside}, {again_in_words} (cross-validated). Groups: {counts}."
     return {
         "marked": len(rows),
         "accuracy": accuracy.plain,
