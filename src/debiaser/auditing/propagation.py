@@ -59,7 +59,7 @@ def column_groups(group: NDArray[np.str_], y: Rows) -> Groups:
     """The groups of a column that is known for every sample with these labels (n,)."""
     values, number = np.unique(group_names(group), return_inverse=True)
     if all(len(np.unique(number[y == k])) < 2 for k in np.unique(y)):
-        raise Problem("the column of --group has one value in every class, so it makes no groups and is not trained on")
+        raise Problem("the column of --group has one value in every class, so it makes no groups; name another column")
     return Groups(number, tuple(map(str, values)), np.ones(len(group), bool), "the column of --group")
 
 
