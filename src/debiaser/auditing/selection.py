@@ -321,8 +321,8 @@ def choose_model(
         if planted is not None:
             by = f"half {by}, half {len(planted.places):,} samples given the {planted.title} of another class"
     else:
-        lost = [overall[VANILLA] - overall[name] for name in names]  # must be less than what is gained
-        worthy = [n for n in allowed if names[n] == VANILLA or full[n] - full[names.index(VANILLA)] > lost[n]]
+        both = [full[n] + overall[name] for n, name in enumerate(names)]  # a gain must be larger than its cost
+        worthy = [n for n in allowed if names[n] == VANILLA or both[n] > both[names.index(VANILLA)]]
         chosen, beyond = beyond_null(names, worthy, full, drawn, null)
         free = simplest_of_best(drawn, full, allowed)
         by = "the mean over cells (class x misclassified by the biased model), beyond the null world"

@@ -5,7 +5,6 @@ Accuracies, error rates, `follows` and `chance` are in percent, excesses in poin
 
 import hashlib
 import json
-import logging
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from debiaser.io import replacing
+from debiaser.io import log, replacing
 from debiaser.report import figures, render_page, tables
 from debiaser.report.figures import TINY, data_uri, heat_uri
 
@@ -27,7 +26,6 @@ TEXTS = ("id", "path", "label", "predicted", "kind")
 NUMBERS = ("score", "probability", "rank", "p_conflicting", "p_mislabelled")
 MOST_SUSPECTS, MOST_FOREST = 40, 24
 LARGE_PAGE = 20_000_000  # characters from which on a warning tells of a page's size
-log = logging.getLogger("debiaser")
 
 
 def write_audit_page(
