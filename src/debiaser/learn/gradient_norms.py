@@ -4,11 +4,9 @@ The gradient of cross-entropy in the last layer's weight is the outer product of
 enters the layer. The p-norm of an outer product is the product of the p-norms, so one forward pass gives all of them.
 """
 
-import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -21,13 +19,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.split import Batch, each_tensor
 from debiaser.errors import Misuse, Problem
-from debiaser.io import numpy_stream
+from debiaser.io import log, numpy_stream
 from debiaser.learn import forward
 from debiaser.learn.distributed import ALONE, initialised, is_sharded
 from debiaser.learn.forward import CONVOLUTIONS, Outputs, at_least_single, bare, call, check_labels, part_of, pieces
 from debiaser.learn.losses import cross_entropy
 
-log = logging.getLogger("debiaser")
 Score: TypeAlias = Callable[[Outputs], Tensor]
 See: TypeAlias = Callable[[Tensor, Tensor], None]
 SMALLEST_P = 0.05  # below it even a short vector's norm leaves the range of floats
@@ -198,7 +195,9 @@ def norms_of(
             with forward.evaluating(model):
                 see(call(network, batch.to(device).x).reshape(len(batch), -1), batch.y)
         with forward.modes_kept(model), forward.eager(model), torch.inference_mode(False), torch.enable_grad():
-            norms = backward.norms(trackable(batch.to(device)), number)
+            batch = batch.to(device)  # of what was made in inference mode autograd keeps only a copy
+            x = each_tensor(batch.x, lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
+            norms = backward.norms(Batch(x, batch.y.clone(), batch.rows.clone()), number)
         yield norms**power
 
 
@@ -231,15 +230,8 @@ Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
 BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
 PROBE = 8  # samples on which the formulas are first compared with autograd
 RECHECKED = 3  # samples of every batch that are
-FORMULAS = (
-    nn.Embedding,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.modules.batchnorm._BatchNorm,
-    nn.Linear,
-    *CONVOLUTIONS,
-)
+NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+FORMULAS = (nn.Embedding, nn.Linear, *CONVOLUTIONS, *NORMS)
 
 
 def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
@@ -262,12 +254,6 @@ def choose(model: nn.Module, parameters: str | Callable[[str], bool]) -> Chosen:
     return chosen
 
 
-def trackable(batch: Batch) -> Batch:
-    """The batch with inputs that autograd may keep: those made in inference mode are copied."""
-    x = each_tensor(batch.x, lambda tensor: tensor.clone() if tensor.is_inference() else tensor)
-    return Batch(x, batch.y.clone(), batch.rows.clone())
-
-
 @dataclass(frozen=True)
 class Backward:
     """The fastest way to the norms over the chosen parameters: by layer; else by vmap; else one pass per sample."""
@@ -288,11 +274,14 @@ class Backward:
         for name, way in ways.items():
             if self.sizes.get(name) == 0:
                 continue
-            with trying(name):
+            try:
                 size = self.sizes[name] if name in self.sizes else self.first_size(name, way, batch)
                 norms = torch.cat([way(self.model, self.chosen, piece, self.p) for piece in pieces(batch, size)])
                 self.check(norms, batch, drawn)
                 return norms.cpu()
+            except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+                reason = str(error).partition("\n")[0] or type(error).__name__
+                log.warning("gradient norms %s are not possible here, a slower way is taken: %s", name, reason)
         return one_by_one(self.model, self.chosen, batch, self.p).cpu()
 
     def first_size(self, name: str, way: Way, batch: Batch) -> int:
@@ -313,16 +302,6 @@ class Backward:
         tolerance = 1e-3 if all(each.element_size() >= 4 for each in self.chosen.values()) else 0.1
         if not torch.allclose(norms[rows], alone, rtol=tolerance, atol=1e-3 * tolerance * float(norms.detach().max())):
             raise Uncovered("other norms than autograd's on some samples")
-
-
-@contextmanager
-def trying(way: str) -> Iterator[None]:
-    """What a way cannot do ends the block, and is said."""
-    try:
-        yield
-    except (Uncovered, RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        log.warning("gradient norms %s are not possible here, a slower way is taken: %s", way, reason)
 
 
 def logit_loss(logits: Tensor, batch: Batch) -> Tensor:

@@ -1,7 +1,6 @@
 """Which samples an epoch consists of: all of them shuffled, or drawn with replacement in proportion to a score."""
 
 import hashlib
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -15,11 +14,10 @@ from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from debiaser.errors import Misuse, Problem
-from debiaser.io import numpy_stream
+from debiaser.io import log, numpy_stream
 
 __all__ = ["IndexSampler", "ScoreSampler", "Shuffle", "debiased_loader", "effective_sample_size", "probabilities"]
 
-log = logging.getLogger("debiaser")
 Shares = NDArray[np.float64]
 DRAWN_AT_ONCE = 2**20  # samples drawn and handed out at once
 

@@ -7,7 +7,6 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count, islice, tee
@@ -23,23 +22,14 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from debiaser import io
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse, Problem, brief
+from debiaser.learn import forward
 from debiaser.learn.checkpoint import add_state
-from debiaser.learn.forward import (
-    as_loader,
-    bare,
-    device_of,
-    input_and_label,
-    part_of,
-    pieces,
-    random_state_kept,
-    split_item,
-)
 from debiaser.learn.gradient_norms import check_reached, checked, choose, norms_of
 
-log = logging.getLogger("debiaser")
 READ_AT_ONCE = 32  # batches that are read from a Parquet file
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 Columns = Mapping[str, NDArray[Any]]
+Scored = tuple[Tensor, Tensor, Tensor]  # numbers, labels and scores of some samples
 # Inputs and class numbers of some samples; where some cannot be read, also the keys of those that can.
 Prepare = Callable[[Columns], tuple[Any, Tensor] | tuple[Any, Tensor, NDArray[Any]]]
 
@@ -89,25 +79,25 @@ def score_stream(
     if part_rows < 1 or size < 1:
         raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
     part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
-    with io.private(), io.locked(folder / ".lock", patience=0), random_state_kept(device_of(model)):
+    with io.private(), io.locked(folder / ".lock", patience=0), forward.random_state_kept(forward.device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         number = next(number for number in count() if not part_path(folder, number).exists())
         if number * part_rows >= notes.get("rows", float("inf")):
             return int(notes["rows"])
-        first, rows, largest, held = number * part_rows, number * part_rows, 0.0, Held()
+        first, rows, largest, held = number * part_rows, number * part_rows, 0.0, list[Scored]()
         known = torch.from_numpy(column([part_path(folder, each) for each in range(number)], "label"))
         batches, labelled = tee(batches_of(stream, size, known))
         for scores, batch in zip(norms_of(model, batches, **options), labelled, strict=True):
-            held.add(batch.rows, batch.y, checked(scores, options.get("p", 2), rows))
+            held.append((batch.rows, batch.y.cpu(), checked(scores, options.get("p", 2), rows).detach().float()))
             rows += len(batch)
             if rows - first >= part_rows:
-                largest = max(largest, held.write(part_path(folder, number), part_rows))
+                largest = max(largest, write_held(part_path(folder, number), held, part_rows))
                 first, number = first + part_rows, number + 1
         if not rows:
             raise Misuse("the stream has no samples; give it at least one")
         keep_notes(folder, notes | {"rows": rows})  # first: a part that is shorter is the last one
         if rows > first:
-            largest = max(largest, held.write(part_path(folder, number), part_rows))
+            largest = max(largest, write_held(part_path(folder, number), held, part_rows))
     check_reached(largest, options.get("parameters", "head"))
     return rows
 
@@ -146,7 +136,7 @@ class KeyedScorer:
     def write(self, samples: Batch, keys: NDArray[Any]) -> int:
         """Score these samples, and keep it; how many they are."""
         if len(samples):
-            norms = torch.cat(list(norms_of(self.model, pieces(samples, self.batch_size), **self.options)))
+            norms = torch.cat(list(norms_of(self.model, forward.pieces(samples, self.batch_size), **self.options)))
             scores = checked(norms, self.options.get("p", 2)).detach().float().numpy()
             name = hashlib.blake2b("\n".join(map(str, keys.tolist())).encode(), digest_size=10).hexdigest()
             with io.private():
@@ -184,7 +174,9 @@ def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = 
         if "rows" not in notes:
             raise Problem(f"{folder} holds no finished scores; run score_stream to its end (it goes on where it was)")
         name = notes.get("key", "row")
-        parts = parts_in(folder) if "key" in notes else [part_path(folder, number) for number in range(parts_of(notes))]
+        parts = parts_in(folder)
+        if "key" not in notes:  # others may be left of a longer stream
+            parts = [part_path(folder, number) for number in range(-(-notes["rows"] // notes["part_rows"]))]
         found, of = column(parts, "score"), column(parts, name)
         if len(of) != notes["rows"]:
             raise Problem(f"{folder} has scores of {len(of)} samples, not {notes['rows']}; score them again")
@@ -215,10 +207,10 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     """What decides the scores, in words that are the same in another process: the weights, and the options given."""
     digest = hashlib.blake2b(digest_size=10)
-    add_state(digest, bare(model).state_dict())
+    add_state(digest, forward.bare(model).state_dict())
     words = {name: repr(each) for name, each in options.items() if name != "chunk"}
     if callable(options.get("parameters")):  # a function by what it chooses
-        words["parameters"] = repr(list(choose(bare(model), options["parameters"])))
+        words["parameters"] = repr(list(choose(forward.bare(model), options["parameters"])))
     return {"model": digest.hexdigest(), "options": words}
 
 
@@ -230,7 +222,7 @@ def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
         try:
             io.check_seal(part)
         except io.Damaged as error:
-            log.warning("%s: it is made anew", error)
+            io.log.warning("%s: it is made anew", error)
             part.unlink()
     if not parts_in(folder):  # nothing is lost where nothing was finished
         keep_notes(folder, notes)
@@ -292,7 +284,7 @@ def batches_of(stream: Any, size: int, known: Tensor) -> Iterator[Batch]:
                 "same samples, or choose another folder"
             )
         if before < len(y):
-            yield part_of(Batch(x, y, torch.arange(first, first + len(y))), slice(before, None))
+            yield forward.part_of(Batch(x, y, torch.arange(first, first + len(y))), slice(before, None))
         first += len(y)
     if first < done:
         raise Problem(
@@ -305,18 +297,18 @@ def whole_batches(stream: Any, size: int) -> Iterator[tuple[Any, Tensor]]:
     """Inputs and labels of batch after batch, read in whole batches where the stream can give them."""
     if isinstance(stream, DataLoader):
         if not isinstance(stream.dataset, IterableDataset):
-            as_loader(stream, size)  # refuses one that shuffles
-        yield from map(split_item, stream)
+            forward.as_loader(stream, size)  # refuses one that shuffles
+        yield from map(forward.split_item, stream)
     elif isinstance(stream, str | Path):
         for columns in arrow_batches(Path(stream), size * READ_AT_ONCE):
             x, y = split_columns(columns)
             whole = Batch(x, y, y)
-            yield from ((part.x, part.y) for part in pieces(whole, size))
+            yield from ((part.x, part.y) for part in forward.pieces(whole, size))
     elif hasattr(stream, "with_format") and hasattr(stream, "iter"):  # of Hugging Face, in memory or streamed
-        yield from map(split_item, stream.with_format("torch").iter(size))
+        yield from map(forward.split_item, stream.with_format("torch").iter(size))
     else:
         items = iter(stream)
-        yield from (split_item(default_collate(part)) for part in iter(lambda: list(islice(items, size)), []))
+        yield from (forward.split_item(default_collate(part)) for part in iter(lambda: list(islice(items, size)), []))
 
 
 def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
@@ -347,10 +339,10 @@ def as_numpy(values: Any) -> NDArray[Any]:
 
 def split_columns(columns: Columns, key: str | None = None) -> tuple[Any, Tensor]:
     """Inputs and labels of some rows of a table: one column of inputs as such, several by their names."""
-    x, y = input_and_label(columns)
+    x, y = forward.input_and_label(columns)
     x = {name: numbers(name, each) for name, each in x.items() if name != key}
     inputs = next(iter(x.values())) if len(x) == 1 else x
-    return split_item((inputs, torch.from_numpy(np.array(y))))
+    return forward.split_item((inputs, torch.from_numpy(np.array(y))))
 
 
 def numbers(name: str, values: NDArray[Any]) -> Tensor:
@@ -365,23 +357,13 @@ def numbers(name: str, values: NDArray[Any]) -> Tensor:
         ) from None
 
 
-class Held:
-    """Scores that are not yet in a file."""
-
-    def __init__(self) -> None:
-        self.columns: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def add(self, rows: Tensor, labels: Tensor, scores: Tensor) -> None:
-        """One batch more."""
-        self.columns.append((rows, labels.cpu(), scores.detach().float()))
-
-    def write(self, path: Path, rows: int) -> float:
-        """Write the first so many of them to a part; the largest score."""
-        whole = [torch.cat(each) for each in zip(*self.columns, strict=True)]
-        write_part(path, **dict(zip(("row", "label", "score"), (each[:rows].numpy() for each in whole), strict=True)))
-        first, second, third = (each[rows:] for each in whole)
-        self.columns = [(first, second, third)]
-        return float(whole[2].max())
+def write_held(path: Path, held: list[Scored], rows: int) -> float:
+    """Write the first so many scores that are held to a part, and hold the others; the largest score."""
+    whole = [torch.cat(each) for each in zip(*held, strict=True)]
+    write_part(path, **dict(zip(("row", "label", "score"), (each[:rows].numpy() for each in whole), strict=True)))
+    first, second, third = (each[rows:] for each in whole)
+    held[:] = [(first, second, third)]
+    return float(whole[2].max())
 
 
 def write_part(path: Path, **columns: NDArray[Any]) -> None:
@@ -393,11 +375,6 @@ def write_part(path: Path, **columns: NDArray[Any]) -> None:
         table = pyarrow.table(columns).replace_schema_metadata({"debiaser": io.SEAL})
         parquet.write_table(table, temporary, compression="none", use_dictionary=False)
         io.seal(temporary)
-
-
-def parts_of(notes: Mapping[str, Any]) -> int:
-    """How many parts the scores of a stream have."""
-    return -(-int(notes["rows"]) // int(notes["part_rows"]))
 
 
 def parts_in(folder: Path) -> list[Path]:

@@ -1,10 +1,11 @@
 """Benchmarks of images in files (BAR, BFFHQ, FairFace, CelebA, Waterbirds): which images there are, of which class.
 
-`index_<set>` finds the images of a copy and counts them, `load_<set>` makes the benchmark of them.
+`index_<set>` finds the images of a copy and counts them; `ImageSet` makes the benchmark of them.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,14 @@ class Files(NamedTuple):
 Parts = dict[str, Files]
 # The files of each part, by their names in the bundle, and how many there are, in the words of the set's counts.
 Indexed = tuple[tuple[Bundle, Parts], dict[str, int]]
+
+
+class Found(NamedTuple):
+    """The images of a set that are here, and how much of the set they are."""
+
+    bundle: Bundle
+    parts: Parts
+    there: There
 
 
 def by_part(listed: Files, split: Integers) -> Parts:
@@ -94,46 +103,61 @@ def warn_once(told: str) -> None:
     log.warning("%s", told)
 
 
-def open_set(set_: FolderSet, root: Path | None, *words: str) -> tuple[Bundle, Parts, There]:
-    """The images of the copy that is here, and how much of the set they are."""
-    with set_.opened(root) as bundle:
-        (bundle, parts), counts = set_.index(bundle, *words)
-    return bundle, parts, set_.there(counts, names_in(parts))
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(FolderSet):
+    """A set of images in files, and the benchmark of them: its classes, its bias attribute, notes for every result.
 
-
-def names_in(parts: Parts) -> list[str]:
-    """The names of all images."""
-    return [name for files in parts.values() for name in files.names]
-
-
-def file_benchmark(
-    name: str,
-    bundle: Bundle,
-    files: Parts,
-    there: There,
-    size: tuple[int, int],
-    classes: tuple[str, ...],
-    attribute: str,
-    noise: float,
-    data_seed: int,
-    notes: tuple[str, ...] = (),
-    shape: str = "squash",
-) -> Benchmark:
-    """The benchmark of these images; where only a part of the set is here, a note says how much.
-
-    A part without images of valid or test, as the first thousand of a list are, gets a tenth of train for each.
+    `divide`, where the index does not give train, valid and test, makes them of what it gives, a rho and a data seed.
     """
-    files = dict(files)
-    for part in ("valid", "test"):
-        if there.part and not len(files[part].names):
-            held = draw_by_class(files["train"].target, HELD_OUT, numpy_stream(data_seed, name, part, "held out"))
-            files |= {part: files["train"].chosen(held), "train": files["train"].chosen(~held)}
-            notes = (*notes, f"this part has no images of {part}: a tenth of its training images stands in")
-    parts = {
-        part: Part(each.target, each.bias[:, None], Gallery(bundle, each.names, size, shape))
-        for part, each in files.items()
-    }
-    return build_benchmark(name, parts, classes, (attribute,), noise, data_seed, notes, there=there)
+
+    index: Callable[..., Indexed] = field(repr=False)
+    classes: tuple[str, ...] = ()
+    attribute: str = ""
+    notes: tuple[str, ...] = ()
+    divide: Callable[[Parts, Any, int], Parts] | None = field(default=None, repr=False)
+
+    def open(self, root: Path | None, *words: str) -> Found:
+        """The images of the copy that is here, by the set's own parts, and how much of the set they are."""
+        with self.opened(root) as bundle:
+            (bundle, parts), counts = self.index(bundle, *words)
+        names = (name for files in parts.values() for name in files.names)
+        return Found(bundle, parts, self.there(counts, names))
+
+    def load(
+        self,
+        root: Path | None,
+        rho: float | None,
+        data_seed: int,
+        noise: float = 0.0,
+        size: int = 224,
+        features: str | None = None,  # noqa: ARG002 (the bench trains on this encoder's features instead of images)
+    ) -> Benchmark:
+        """The benchmark; size: pixels of a side."""
+        found = self.open(root)
+        if self.divide:
+            found = found._replace(parts=self.divide(found.parts, rho, data_seed))
+        return self.benchmark(found, (size, size), noise, data_seed)
+
+    def benchmark(
+        self, found: Found, size: tuple[int, int], noise: float, data_seed: int, shape: str = "squash"
+    ) -> Benchmark:
+        """The benchmark of these images; where only a part of the set is here, a note says how much.
+
+        A part without images of valid or test, as the first thousand of a list are, gets a tenth of train for each.
+        """
+        (bundle, files, there), notes = found, self.notes
+        for part in ("valid", "test"):
+            if there.part and not len(files[part].names):
+                stream = numpy_stream(data_seed, self.name, part, "held out")
+                held = draw_by_class(files["train"].target, HELD_OUT, stream)
+                files = {**files, part: files["train"].chosen(held), "train": files["train"].chosen(~held)}
+                notes = (*notes, f"this part has no images of {part}: a tenth of its training images stands in")
+        parts = {
+            part: Part(each.target, each.bias[:, None], Gallery(bundle, each.names, size, shape))
+            for part, each in files.items()
+        }
+        about = self.name, parts, self.classes, (self.attribute,)
+        return build_benchmark(*about, noise, data_seed, notes, there=there)
 
 
 # --- Biased Action Recognition: six actions, each in one place in training and in other places in the test set
@@ -161,7 +185,14 @@ def counted(train: Iterable[int], test: Iterable[int]) -> dict[str, int]:
     return {f"{part}/{each}": int(n) for part, all_n in parts.items() for each, n in zip(ACTIONS, all_n, strict=True)}
 
 
-BAR = FolderSet(
+def divide_bar(parts: Parts, _rho: float | None, data_seed: int) -> Parts:
+    """A tenth of the training images, drawn by class, validates. Every test image conflicts."""
+    train = parts["train"]
+    valid = draw_by_class(train.target, VALID, numpy_stream(data_seed, "bar", "valid"))
+    return {"train": train.chosen(~valid), "valid": train.chosen(valid), "test": parts["test"]}
+
+
+BAR = ImageSet(
     name="bar",
     title="Biased Action Recognition",
     contents="its train/ and test/",
@@ -170,27 +201,12 @@ BAR = FolderSet(
     counts=counted((326, 520, 163, 336, 317, 279), (105, 159, 42, 132, 85, 131)),
     also=("BAR", "bar_240px", "BAR-master"),
     mirrors=(Web(("https://github.com/alinlab/BAR/archive/refs/heads/master.zip",)),),
+    classes=ACTIONS,
+    attribute="place",
+    notes=("which training images go against the shortcut is not known; every test image does",),
+    divide=divide_bar,
 )
-
-
-def load_bar(
-    root: Path | None,
-    rho: float | None,  # noqa: ARG001 (the share of conflicting samples is what it is, and unknown)
-    data_seed: int,
-    noise: float = 0.0,
-    size: int = 224,
-    features: str | None = None,  # noqa: ARG001 (the bench trains on this encoder's features instead of images)
-) -> Benchmark:
-    """The benchmark; a tenth of the training images, drawn by class, validates. Every test image conflicts.
-
-    size: pixels of a side.
-    """
-    bundle, parts, there = open_set(BAR, root)
-    train = parts["train"]
-    valid = draw_by_class(train.target, VALID, numpy_stream(data_seed, "bar", "valid"))
-    parts = {"train": train.chosen(~valid), "valid": train.chosen(valid), "test": parts["test"]}
-    notes = ("which training images go against the shortcut is not known; every test image does",)
-    return file_benchmark("bar", bundle, parts, there, (size, size), ACTIONS, "place", noise, data_seed, notes)
+load_bar = BAR.load
 
 
 # --- Biased FFHQ: faces whose age and gender go together in training, but for half a percent
@@ -218,7 +234,7 @@ def index_bffhq(bundle: Bundle, share: str = "0.5pct") -> Indexed:
     return indexed(bundle, parts)
 
 
-BFFHQ = FolderSet(
+BFFHQ = ImageSet(
     name="bffhq",
     title="Biased FFHQ faces",
     contents="its 0.5pct/, valid/ and test/",
@@ -226,6 +242,7 @@ BFFHQ = FolderSet(
     index=index_bffhq,
     counts={"train": 19_200, "valid": 1_000, "test": 1_000},
     also=("BFFHQ", "bFFHQ"),
+    classes=("0", "1"),
 )
 
 
@@ -236,7 +253,7 @@ def load_bffhq(
     noise: float = 0.0,
     size: int = 224,
     target: str = "first",
-    features: str | None = None,  # noqa: ARG001 (see `load_bar`)
+    features: str | None = None,  # noqa: ARG001 (see `ImageSet.load`)
 ) -> Benchmark:
     """The benchmark; rho chooses the folder (0.005 is 0.5pct).
 
@@ -245,20 +262,20 @@ def load_bffhq(
     """
     if target not in TARGETS:
         raise known("target of bffhq", target, TARGETS)
-    bundle, parts, there = open_set(BFFHQ, root, f"{check_share('rho', rho) * 100:g}pct")
+    found = BFFHQ.open(root, f"{check_share('rho', rho) * 100:g}pct")
     learnt, other = ATTRIBUTES[:: 1 if target == "first" else -1]
     if target == "second":
-        parts = {part: Files(names, two, one) for part, (names, one, two) in parts.items()}
+        turned = {part: Files(names, two, one) for part, (names, one, two) in found.parts.items()}
+        found = found._replace(parts=turned)
     note = (
         f"the target is the {target} number of the file name ({learnt} by the archive's authors), the bias "
         f"the other ({other}); the paper calls gender the target (D11)"
     )
-    return file_benchmark("bffhq", bundle, parts, there, (size, size), ("0", "1"), other, noise, data_seed, (note,))
+    return replace(BFFHQ, attribute=other, notes=(note,)).benchmark(found, (size, size), noise, data_seed)
 
 
 # --- FairFace under BFFHQ's protocol
 
-AGED = ("young", "old")
 AGES = {"10-19": 0, "20-29": 0, "40-49": 1, "50-59": 1}  # BFFHQ's cuts: 10 to 29 and 40 to 59
 OTHERS = ("0-2", "3-9", "30-39", "60-69", "more than 70")
 GENDERS = {"Female": 0, "Male": 1}  # in training, the young are female and the old are male
@@ -277,32 +294,13 @@ def index_fairface(bundle: Bundle) -> Indexed:
     return indexed(bundle, parts)
 
 
-FAIRFACE = FolderSet(
-    name="fairface",
-    title="FairFace faces",
-    contents="its train/, val/, train_labels.csv and val_labels.csv",
-    page="https://github.com/joojs/fairface",
-    index=index_fairface,
-    counts={"train": 86_744, "val": 10_954},
-    also=("FairFace",),
-)
-
-
-def load_fairface(
-    root: Path | None,
-    rho: float,
-    data_seed: int,
-    noise: float = 0.0,
-    size: int = 224,
-    features: str | None = None,  # noqa: ARG001 (see `load_bar`)
-) -> Benchmark:
+def divide_fairface(listed: Parts, rho: float, data_seed: int) -> Parts:
     """BFFHQ's protocol: 9,600 images of an age to train on, rho of them against the shortcut; drawn by the seed.
 
     valid and test hold 250 images of each age and gender; test is drawn from FairFace's own validation list, the others
-    from its training list. size: pixels of a side. From a part of the set, all these numbers are less by one share.
+    from its training list. From a part of the set, all these numbers are less by one share.
     """
     against = round(check_share("rho", rho) * TRAIN)
-    bundle, listed, there = open_set(FAIRFACE, root)
     wanted = {
         "train": {(age, gender): TRAIN - against if age == gender else against for age, gender in CELLS},
         "valid": dict.fromkeys(CELLS, EACH),
@@ -322,13 +320,27 @@ def load_fairface(
             count = max(1, int(share * wanted[part][cell]))
             rows[part].append(drawn[:count])
             drawn = drawn[count:]
-    drawn_parts = {
+    return {
         part: listed[source].chosen(np.sort(np.concatenate(rows[part])))
         for source, parts in taken.items()
         for part in parts
     }
-    notes = ("BFFHQ's protocol on the faces of FairFace: other images than BFFHQ's, not to be taken for it",)
-    return file_benchmark("fairface", bundle, drawn_parts, there, (size, size), AGED, "gender", noise, data_seed, notes)
+
+
+FAIRFACE = ImageSet(
+    name="fairface",
+    title="FairFace faces",
+    contents="its train/, val/, train_labels.csv and val_labels.csv",
+    page="https://github.com/joojs/fairface",
+    index=index_fairface,
+    counts={"train": 86_744, "val": 10_954},
+    also=("FairFace",),
+    classes=("young", "old"),
+    attribute="gender",
+    notes=("BFFHQ's protocol on the faces of FairFace: other images than BFFHQ's, not to be taken for it",),
+    divide=divide_fairface,
+)
+load_fairface = FAIRFACE.load
 
 
 # --- CelebA: hair colour as the target, gender as the shortcut, or any other two of its forty attributes
@@ -356,8 +368,8 @@ def read_celeba(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
     return table
 
 
-def index_celeba(bundle: Bundle) -> tuple[tuple[Any, Integers, list[str]], dict[str, int]]:
-    """The table of attributes, the split of each image (n,) and where it lies, checked against each other."""
+def index_celeba(bundle: Bundle, target: str = "Blond_Hair", bias: str = "Male") -> Indexed:
+    """The images of each part, with two of the attributes as class and bias; both lists checked against each other."""
     table, partition = read_celeba(bundle, LISTED, (-1, 1)), read_celeba(bundle, PARTITION, (0, 1, 2))
     if not partition.index.equals(table.index):
         both = f"{len(partition):,} images in {PARTITION} than in {LISTED}, which has {len(table):,}"
@@ -365,12 +377,15 @@ def index_celeba(bundle: Bundle) -> tuple[tuple[Any, Integers, list[str]], dict[
     images = (name for name in bundle.entries if f"/{name}".rpartition("/")[0].endswith(f"/{FOLDER}"))
     start = next(images, f"{FOLDER}/").rpartition("/")[0]
     table, paths = present(bundle, table, [f"{start}/{name}" for name in table.index])
+    for name in (target, bias):
+        if name not in table.columns:
+            raise Misuse(f"{LISTED} has no attribute '{name}'; it has {', '.join(map(str, table.columns))}")
+    y, other = ((table[name].to_numpy() > 0).astype(np.int64) for name in (target, bias))
     split = partition.loc[table.index].iloc[:, 0].to_numpy(np.int64)
-    counts = dict(zip(PARTS, np.bincount(split, minlength=3).tolist(), strict=True))
-    return (table, split, paths), counts
+    return indexed(bundle, by_part(Files(paths, y, other), split))
 
 
-CELEBA = FolderSet(
+CELEBA = ImageSet(
     name="celeba",
     title="CelebA aligned and cropped faces",
     contents=f"{FOLDER}/ (or {FOLDER}.zip), {LISTED}.txt and {PARTITION}.txt",
@@ -391,7 +406,7 @@ def load_celeba(
     bias: str = "Male",
     size: int = 224,
     crop: str = "square",
-    features: str | None = None,  # noqa: ARG001 (see `load_bar`)
+    features: str | None = None,  # noqa: ARG001 (see `ImageSet.load`)
 ) -> Benchmark:
     """The benchmark in its official split.
 
@@ -402,27 +417,20 @@ def load_celeba(
         raise known("crop", crop, CROPS)
     if target == bias:
         raise Misuse(f"target and bias are both {target}; name two attributes")
-    with CELEBA.opened(root) as bundle:
-        (table, split, paths), counts = index_celeba(bundle)
-    for name in (target, bias):
-        if name not in table.columns:
-            raise Misuse(f"{LISTED} has no attribute '{name}'; it has {', '.join(map(str, table.columns))}")
-    y, other = ((table[name].to_numpy() > 0).astype(np.int64) for name in (target, bias))
+    found = CELEBA.open(root, target, bias)
     # A sample is aligned where target and bias agree: the bias counts as 1 where it goes with the target in training.
-    one, two = y[split == 0], other[split == 0]
+    _, one, two = found.parts["train"]
     against = bool(len(one) * (one * two).sum() < one.sum() * two.sum())
-    parts = by_part(Files(paths, y, other ^ against), split)
-    there = CELEBA.there(counts, names_in(parts))
+    turned = {part: each._replace(bias=each.bias ^ against) for part, each in found.parts.items()}
     shape, fit = ((size, size), "crop") if crop == "square" else ((int(size * TALL), size), "squash")
-    classes, named = (f"not {target}", target), f"not {bias}" if against else bias
-    return file_benchmark("celeba", bundle, parts, there, shape, classes, named, noise, data_seed, shape=fit)
+    made = replace(CELEBA, classes=(f"not {target}", target), attribute=f"not {bias}" if against else bias)
+    return made.benchmark(found._replace(parts=turned), shape, noise, data_seed, fit)
 
 
 # --- Waterbirds: birds cut out of photographs and put before land or water, which goes with the bird in training
 
 BIRD_LIST = "metadata.csv"
-BIRD_COLUMNS = {"y": (0, 1), "split": (0, 1, 2), "place": (0, 1)}
-BIRDS = ("landbird", "waterbird")  # 0 and 1; so are places: 0 is land, 1 is water
+BIRD_COLUMNS = {"y": (0, 1), "split": (0, 1, 2), "place": (0, 1)}  # of places, 0 is land, 1 is water
 
 
 def index_waterbirds(bundle: Bundle) -> Indexed:
@@ -432,7 +440,7 @@ def index_waterbirds(bundle: Bundle) -> Indexed:
     return indexed(bundle, by_part(Files(names, bird, place), split))
 
 
-WATERBIRDS = FolderSet(
+WATERBIRDS = ImageSet(
     name="waterbirds",
     title="Waterbirds",
     contents=f"{BIRD_LIST} and the folders of its 200 species",
@@ -440,20 +448,10 @@ WATERBIRDS = FolderSet(
     index=index_waterbirds,
     counts={"train": 4_795, "valid": 1_199, "test": 5_794},
     also=("waterbirds_v1.0", "waterbird_complete95_forest2water2"),
+    classes=("landbird", "waterbird"),
+    attribute="place",
 )
-
-
-def load_waterbirds(
-    root: Path | None,
-    rho: float | None,  # noqa: ARG001 (the share of conflicting samples is what it is)
-    data_seed: int,
-    noise: float = 0.0,
-    size: int = 224,
-    features: str | None = None,  # noqa: ARG001 (see `load_bar`)
-) -> Benchmark:
-    """The benchmark in its official split; size: pixels of a side."""
-    bundle, parts, there = open_set(WATERBIRDS, root)
-    return file_benchmark("waterbirds", bundle, parts, there, (size, size), BIRDS, "place", noise, data_seed)
+load_waterbirds = WATERBIRDS.load
 
 
 SETS = {each.name: each for each in (BAR, BFFHQ, CELEBA, WATERBIRDS, FAIRFACE)}

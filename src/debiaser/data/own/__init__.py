@@ -12,16 +12,8 @@ import torch
 from torch import Tensor
 
 from debiaser.data.images import RESIZED, Files, Images
-from debiaser.data.own.checks import (
-    Duplicates,
-    apart,
-    check_classes,
-    divided,
-    found_columns,
-    labelled,
-    readable,
-    remarks,
-)
+from debiaser.data.own import checks
+from debiaser.data.own.checks import Duplicates
 from debiaser.data.own.reading import Columns, find_rows
 from debiaser.data.own.rows import Excluded, Ints, Rows, digest, told
 
@@ -99,10 +91,10 @@ def read_own(
 
 def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | None = None) -> OwnData:
     """Samples as they were found, checked and divided."""
-    rows, unit, copies = apart(readable(labelled(rows), cache))
-    check_classes(rows, unit)
-    split, notes = divided(rows, unit, seed, need_test)
-    rows = rows.noting(*notes, *remarks(rows, unit, split))
+    rows, unit, copies = checks.apart(checks.readable(checks.labelled(rows), cache))
+    checks.check_classes(rows, unit)
+    split, notes = checks.divided(rows, unit, seed, need_test)
+    rows = rows.noting(*notes, *checks.remarks(rows, unit, split))
     inputs: Any = Texts(texts := rows.texts or [], digest("text", *texts))
     samples = [digest(text) for text in texts]
     if rows.images is not None:
@@ -120,7 +112,7 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
         split=split,
         unit=unit,
         group=None if rows.group is None else _short(rows.group),
-        columns={name: _short(values) for name, values in {**found_columns(rows), **rows.columns}.items()},
+        columns={name: _short(values) for name, values in {**checks.found_columns(rows), **rows.columns}.items()},
         inputs=inputs,
         excluded=rows.excluded,
         duplicates=copies,
