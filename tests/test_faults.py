@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -126,8 +126,7 @@ def killed_at_random(begin: Callable[[], Process], home: Path, kills: int, withi
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("kind", "kills"),
-    [long("train", 2), ("audit", 1), long("train", 50), long("audit", 50), long("study", 50)],
+    ("kind", "kills"), [long("train", 2), ("audit", 1), long("train", 50), long("audit", 50), long("study", 50)]
 )
 def test_kills(kind: str, kills: int, start: Start, calm: Calm, tmp_path: Path) -> None:
     home, seconds, out = calm(kind)
@@ -248,19 +247,6 @@ def test_two_audits_with_one_cache(start: Start, calm: Calm, tmp_path: Path) -> 
     assert outcome(homes[0]) == outcome(homes[1]) == outcome(calm("audit")[0])
 
 
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory with these options."""
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if subprocess.run(line, capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here: this test did not run")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def remount(folder: Path, options: str) -> None:
     """Mount it again with other options; what is on it stays."""
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
@@ -275,7 +261,7 @@ SIZES += [long("audit", size) for size in random.Random(1).sample(range(30, 1500
 def test_a_disk_that_is_full_at_some_moment(
     kind: str, kilobytes: int, start: Start, calm: Calm, tmp_path: Path
 ) -> None:
-    with mounted(tmp_path / "small", f"size={kilobytes}k") as disk:
+    with test_raw.mounted(tmp_path / "small", f"size={kilobytes}k") as disk:
         code, _, error = ended(start(kind, disk))
         assert code in ((1,) if kilobytes == 400 else (0, 1)) and "Traceback" not in error, error
         if code:
@@ -289,7 +275,7 @@ def test_a_disk_that_is_full_at_some_moment(
 
 
 def test_a_disk_that_may_only_be_read(start: Start, calm: Calm, tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "size=8m") as disk:
+    with test_raw.mounted(tmp_path / "disk", "size=8m") as disk:
         shutil.copytree(calm("train")[0], disk, dirs_exist_ok=True)
         remount(disk, "ro")
         code, out, error = ended(start("train", disk))

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,8 @@ from debiaser.paper import results
 from debiaser.paper.spec import new_spec
 from debiaser.report.run_page import write_page
 from debiaser.report.runs import find_runs, read_details, read_result
-from malformed import survives
+from layouts import write_tar, write_zip
+from malformed import spoilt, survives
 from test_report import new_result, write_run
 
 SHORT, LONG = 120, 10_000
@@ -55,23 +54,12 @@ def pictures() -> list[bytes]:
     return found
 
 
-def archives(kind: str) -> list[bytes]:
+def archives(kind: str, folder: Path) -> list[bytes]:
     """A tar, plain and packed, or a zip, with three small files."""
-    files, found = {"a/x.txt": b"one" * 90, "b/y.bin": bytes(256), "b/z": b""}, []
-    for mode in ("w", "w:gz") if kind == "tar" else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        stream = io.BytesIO()
-        if isinstance(mode, str):
-            with tarfile.open(fileobj=stream, mode=mode) as tar:
-                for name, content in files.items():
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-        else:
-            with zipfile.ZipFile(stream, "w", mode) as packed:
-                for name, content in files.items():
-                    packed.writestr(name, content)
-        found.append(stream.getvalue())
-    return found
+    files = {"a/x.txt": b"one" * 90, "b/y.bin": bytes(256), "b/z": b""}
+    if kind == "tar":
+        return [write_tar(files, folder / "valid", mode).read_bytes() for mode in ("w", "w:gz")]
+    return [write_zip(files, folder / "valid", packed).read_bytes() for packed in (False, True)]
 
 
 def tables() -> list[bytes]:
@@ -153,8 +141,8 @@ def readers(folder: Path) -> Readers:
             )
             for name, content in model.items()
         },
-        "tar": (archives("tar"), through_file(whole_bundle), (FormatError,)),
-        "zip": (archives("zip"), through_file(whole_bundle), (FormatError,)),
+        "tar": (archives("tar", folder), through_file(whole_bundle), (FormatError,)),
+        "zip": (archives("zip", folder), through_file(whole_bundle), (FormatError,)),
     }
 
 
@@ -183,8 +171,6 @@ def test_malformed_files(cases: range, name: str, tmp_path: Path) -> None:
 
 def test_a_page_of_runs_with_malformed_parts(tmp_path: Path) -> None:
     """The page is written whatever lies beside the results, and says what it left out."""
-    from malformed import spoilt
-
     folder = write_run(tmp_path / "run", new_result("pgd", 75.0))
     whole = {name: (folder / name).read_bytes() for name in ("vectors.npz", "samples.npz", "history.csv")}
     for number in range(12):

@@ -80,12 +80,12 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # Lines of code a room may have (no blanks, comments, docstrings). Lower a number when a room has shrunk; raise one
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
-    "(top)": 343,
+    "(top)": 341,
     "auditing": 4173,
     "cli": 1231,
-    "data": 3673,
+    "data": 3630,
     "integrations": 568,
-    "learn": 2904,
+    "learn": 2847,
     "methods": 1356,
     "paper": 2790,
     "report": 1508,

@@ -10,15 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from debiaser import GCELoss
 from debiaser.data.split import Batch
 from debiaser.errors import Misuse
-from debiaser.learn.losses import (
-    IRM,
-    CrossEntropy,
-    GroupDRO,
-    SampleAverage,
-    cross_entropy,
-    gce,
-    relative_difficulty,
-)
+from debiaser.learn.losses import IRM, CrossEntropy, GroupDRO, SampleAverage, cross_entropy, gce, relative_difficulty
 
 # GCE: its value by the paper's formula, its gradient as f^alpha times that of cross-entropy
 

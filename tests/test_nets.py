@@ -38,10 +38,7 @@ def transformers() -> object:
 
 @pytest.mark.parametrize(
     ("name", "count", "least", "cure"),
-    [
-        ("simconv1", 38_210, 25, "enlarge them to 28x28"),
-        ("simconv2", 140_634, 46, "take simconv1"),
-    ],
+    [("simconv1", 38_210, 25, "enlarge them to 28x28"), ("simconv2", 140_634, 46, "take simconv1")],
 )
 def test_the_papers_networks(name: str, count: int, least: int, cure: str) -> None:
     net = new_net(name, 10, 0).eval()

@@ -351,6 +351,19 @@ def test_bombs_are_not_unpacked(tmp_path: Path) -> None:
 # --- folders that refuse ----------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system in memory with these options."""
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if sys.platform != "linux" or subprocess.run(line, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: this test did not run")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 def test_folders_that_refuse(register: Register, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(web(site))
     (tmp_path / "file").write_text("in the way")
@@ -367,19 +380,12 @@ def test_folders_that_refuse(register: Register, site: Site, tmp_path: Path, mon
 
 @pytest.mark.parametrize("kilobytes", [64, 200, 400])  # full while the first file, a later one, the result is written
 def test_a_full_disk_is_told_and_nothing_stays(kilobytes: int, register: Register, site: Site, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(small)]
-    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with mounted(tmp_path / "small", f"size={kilobytes}k") as small:
         site.files = dict(IDX)
         register(web(site, *STEMS))
         with pytest.raises(Problem, match=f"cannot write {small}.*: the disk is full"):
             raw.load("tiny", small)
         assert left_in(small) == [".tiny.lock"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 # --- the real sets ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,24 +97,18 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder; once in the life of a process."""
     for path in folder.glob(".*.part"):
         if re.fullmatch(r"\.[0-9a-f]{16}\.part", path.name):
-            with suppress(OSError):
-                descriptor = os.open(path, os.O_RDWR)
-                try:
-                    if lock(descriptor):
-                        path.unlink(missing_ok=True)
-                finally:
-                    os.close(descriptor)
+            with suppress(OSError), path.open("r+b") as stream:
+                if lock(stream.fileno()):
+                    path.unlink(missing_ok=True)
 
 
 def lock(descriptor: int) -> bool:
     """Whether the open file is now locked by us; not if another holds it, or where files cannot be locked."""
     try:
         import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (ImportError, OSError):  # Windows has no fcntl
         return False
     return True
 
@@ -276,6 +271,17 @@ def torch_stream(seed: int, *names: object) -> "torch.Generator":
     import torch
 
     return torch.Generator().manual_seed(derive(seed, *names))
+
+
+# --- What may not be installed
+
+
+def optional(module: str, told: str) -> Any:
+    """A module that an extra brings; a `Problem` in these words where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise Problem(told) from error
 
 
 # --- Starting Python once more: a child finds this package where we did, and takes no code from the folder we stand in

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -11,12 +11,7 @@ T = TypeVar("T")
 # much (None: unknown), how much of that is new, and the unit. The work is over when done == total.
 Listener = Callable[[str, int, int | None, int, str], None]
 current: ContextVar[Listener] = ContextVar("listener", default=lambda *_: None)
-
-
-class Advance(Protocol):
-    """Tells that so many more steps are done."""
-
-    def __call__(self, step: int = 1) -> None: ...
+Advance = Callable[..., None]  # tells that so many more steps are done: one, where it is given no number
 
 
 @contextmanager

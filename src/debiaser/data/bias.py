@@ -67,21 +67,13 @@ def coloured(grey: Tensor, colours: Tensor) -> Callable[[Tensor], Tensor]:
 
     The image stays uint8 in memory and the colour stays float: 8-bit pixels would erase the colour noise.
     """
-
-    def read(rows: Tensor) -> Tensor:
-        return ((grey[rows][:, None].float() / 255) * colours[rows][:, :, None, None]).clamp_(0, 1)
-
-    return read
+    return lambda rows: ((grey[rows][:, None].float() / 255) * colours[rows][:, :, None, None]).clamp_(0, 1)
 
 
 def bytes_reader(images: NDArray[np.uint8], places: Integers | None = None) -> Callable[[Tensor], Tensor]:
     """A reader of uint8 images (n, ...) as floats in [0, 1]; with `places`, sample i is the image at places[i]."""
     kept, where = torch.from_numpy(images), None if places is None else torch.from_numpy(places)
-
-    def read(rows: Tensor) -> Tensor:
-        return kept[rows if where is None else where[rows]].float() / 255
-
-    return read
+    return lambda rows: kept[rows if where is None else where[rows]].float() / 255
 
 
 class Part(NamedTuple):

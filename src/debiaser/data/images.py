@@ -8,13 +8,13 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,7 @@ class DecodeError(Exception):
     """An image that cannot be read; the text says why and continues a sentence that begins with the file."""
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
+class Decoded(NamedTuple):
     """Pixels (h, w, 3), upright; `windowed` where more than 8 bits were mapped to 8 by percentile."""
 
     pixels: Pixels
@@ -263,23 +262,23 @@ class Images:
         At most `AHEAD` batches are held beside the one handed out, however many samples there are.
         """
         pool = ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8), "images")
-        waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]] = deque()
+        waiting: deque[tuple[Tensor, Tensor, Iterator[None]]] = deque()
 
-        def finished(part: Tensor, images: Tensor, futures: list[Future[None]]) -> tuple[Tensor, Tensor]:
-            for future in futures:
-                future.result()
+        def first() -> tuple[Tensor, Tensor]:
+            part, images, work = waiting.popleft()
+            list(work)
             return part, images
 
         try:
             for part in torch.split(rows, batch) if len(rows) else ():
                 pixels = np.empty((len(part), size, size, 3), np.uint8)
-                starts, numbers = range(0, len(part), PIECE), part.tolist()
-                futures = [pool.submit(self._fill, numbers[at : at + PIECE], pixels[at : at + PIECE]) for at in starts]
-                waiting.append((part, torch.from_numpy(pixels).permute(0, 3, 1, 2), futures))
+                pieces = [slice(at, at + PIECE) for at in range(0, len(part), PIECE)]
+                work = pool.map(self._fill, [part[each].tolist() for each in pieces], [pixels[each] for each in pieces])
+                waiting.append((part, torch.from_numpy(pixels).permute(0, 3, 1, 2), work))
                 if len(waiting) > AHEAD:
-                    yield finished(*waiting.popleft())
+                    yield first()
             while waiting:
-                yield finished(*waiting.popleft())
+                yield first()
         finally:
             pool.shutdown(cancel_futures=True)
 

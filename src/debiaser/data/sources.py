@@ -240,7 +240,7 @@ class FolderSet(Published):
         return archive.replace(folder / f"{self.name}{end}")
 
 
-def read_frame(bundle: Bundle, name: str, wrong: str, **form: Any) -> Any:
+def read_bundled_csv(bundle: Bundle, name: str, wrong: str, **form: Any) -> Any:
     """A file of the bundle by pandas' `read_csv`; a `FormatError` that says what is wrong where it cannot be read."""
     import pandas as pd  # slow to import, so only here
 

@@ -140,8 +140,15 @@ def _image_encoder(
     """
 
     @cache
-    def network() -> nn.Module:
-        return _fused(module, size) if fused else module
+    def network() -> Any:
+        """The same network, for inference alone."""
+        if not fused:
+            return module
+        example = torch.zeros(IMAGES, 3, size, size).contiguous(memory_format=torch.channels_last)
+        script: Any = torch.jit
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is to go one day; until then nothing here is as fast
+            return script.optimize_for_inference(script.freeze(script.trace(module, example)))
 
     def flow(module: nn.Module, images: Tensor) -> Tensor:
         found = module(scaling(images))
@@ -161,16 +168,6 @@ def _image_encoder(
     with torch.inference_mode():
         width = flow(module, torch.zeros(1, 3, size, size)).shape[1]
     return Encoder(name, "image", size, width, identity, module, encode, flow=flow)
-
-
-def _fused(module: nn.Module, size: int) -> nn.Module:
-    """The same network, for inference alone."""
-    example = torch.zeros(IMAGES, 3, size, size).contiguous(memory_format=torch.channels_last)
-    script: Any = torch.jit
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is to go one day; until then nothing here is as fast
-        traced: nn.Module = script.optimize_for_inference(script.freeze(script.trace(module, example)))
-    return traced
 
 
 def preprocessing(folder: Path) -> tuple[int, Scaling]:

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    SequentialSampler,
-    Subset,
-    TensorDataset,
-)
+from torch.utils import data as torch_data
+from torch.utils.data import DataLoader, Dataset
 
 from debiaser.data.split import Batch, Split, each_tensor
 from debiaser.errors import Misuse, Problem
@@ -140,7 +133,7 @@ def readable(data: Any, batch_size: int) -> Split | DataLoader[Any]:
     """What gives whole batches of this data in order."""
     if batch_size < 1:
         raise Misuse(f"batch_size must be at least 1, got {batch_size}")
-    if type(data) is TensorDataset and len(data.tensors) > 1:  # whole batches at once, not sample by sample
+    if type(data) is torch_data.TensorDataset and len(data.tensors) > 1:  # whole batches at once, not sample by sample
         return Split(class_numbers(data.tensors[1]), data.tensors[0].__getitem__)
     return data if isinstance(data, Split) else as_loader(data, batch_size)
 
@@ -176,7 +169,7 @@ def words(sample: Any) -> bytes:
 def part_of_loader(loader: DataLoader[Any], rows: Tensor) -> DataLoader[Any]:
     """A loader that gives these samples, in this order, as this one would."""
     return DataLoader(
-        Subset(loader.dataset, rows.tolist()),
+        torch_data.Subset(loader.dataset, rows.tolist()),
         loader.batch_size,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
@@ -199,13 +192,13 @@ def pieces(batch: Batch, size: int) -> Iterator[Batch]:
 
 def as_loader(data: Any, batch_size: int) -> DataLoader[Any]:
     """A loader that gives every sample once, in order."""
-    if isinstance(getattr(data, "dataset", data), IterableDataset):
+    if isinstance(getattr(data, "dataset", data), torch_data.IterableDataset):
         raise Misuse(
             "a stream has no numbered samples: score it with debiaser.learn.streams.score_stream(model, stream, folder)"
         )
     if isinstance(data, DataLoader):
-        plain = type(data.batch_sampler) is BatchSampler and isinstance(data.sampler, SequentialSampler)
-        if not plain or data.drop_last:
+        in_batches = type(data.batch_sampler) is torch_data.BatchSampler
+        if not (in_batches and isinstance(data.sampler, torch_data.SequentialSampler)) or data.drop_last:
             raise Misuse(
                 "the DataLoader shuffles, samples, drops or does not batch samples, so scores would lose them: "
                 "pass the dataset itself, or a DataLoader without shuffle, sampler, drop_last and batch_size=None"
@@ -311,12 +304,10 @@ def watching(layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor, Tens
     def hook(layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], out: Tensor) -> None:
         see(layer, args[0] if args else next(iter(named.values())), out)
 
-    hooks = [layer.register_forward_hook(hook, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
         yield
-    finally:
-        for each in hooks:
-            each.remove()
 
 
 def features_and_logits(model: nn.Module, x: Any, head: nn.Module | str) -> tuple[Tensor, Tensor]:
@@ -545,10 +536,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def look(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    head: nn.Module | str | None = None,
-    device: torch.device | str = "cpu",
+    model: nn.Module, batches: Iterable[Batch], head: nn.Module | str | None = None, device: torch.device | str = "cpu"
 ) -> Iterator[Outputs]:
     """One forward pass in eval mode over the batches, which come out as outputs in the same order."""
     batches, network = iter(batches), bare(model)

@@ -7,6 +7,7 @@ enters the layer. The p-norm of an outer product is the product of the p-norms, 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -289,9 +290,12 @@ class Backward:
         self.sizes[name] = 0
         few = part_of(batch, slice(0, self.chunk or PROBE))
         self.check(way(self.model, self.chosen, few, self.p), few, [0, len(few) - 1])
-        needed = bytes_by_vmap(self.chosen, batch)
         if way is by_layer:
             needed = bytes_by_layer(self.model, self.chosen, batch, self.p)
+        else:  # explicit gradients and their norms, and a guess at what the layers keep
+            inputs = list[int]()
+            each_tensor(batch.x, lambda x: inputs.append(x.nbytes // len(batch)) or x)  # type: ignore[func-returns-value]
+            needed = 4 * 4 * sum(each.numel() for each in self.chosen.values()) + 100 * sum(inputs)
         self.sizes[name] = self.chunk or max(1, BUDGET // needed)
         return self.sizes[name]
 
@@ -339,13 +343,6 @@ def by_vmap(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
     values = {name: each.detach() for name, each in chosen.items()}
     parts: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, batch.x, batch.y)
     return norm(torch.stack([norm(at_least_single(part).flatten(1), p) for part in parts.values()], 1), p)
-
-
-def bytes_by_vmap(chosen: Chosen, batch: Batch) -> int:
-    """Bytes per sample: explicit gradients and their norms, and a guess at what the layers keep."""
-    sizes: list[int] = []
-    each_tensor(batch.x, lambda x: sizes.append(x.nbytes // len(batch)) or x)  # type: ignore[func-returns-value]
-    return 4 * 4 * sum(each.numel() for each in chosen.values()) + 100 * sum(sizes)
 
 
 # By layer: one backward pass that reaches the outputs of the layers, not their weights, and a formula for each layer
@@ -409,13 +406,11 @@ def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], l
     copies = {
         name: each.detach().expand(rows, *each.shape[1:]).clone().requires_grad_() for name, each in bare_ones.items()
     }
-    hooks = [layer.register_forward_pre_hook(widen) for layer in layers if isinstance(layer, nn.Embedding)]
-    try:
-        with forward.watching(layers, see):
-            loss = logit_loss(call(model, batch.x, copies), batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, forward.watching(layers, see):
+        for layer in layers:
+            if isinstance(layer, nn.Embedding):
+                hooks.enter_context(layer.register_forward_pre_hook(widen))
+        loss = logit_loss(call(model, batch.x, copies), batch)
     places: list[Any] = [run.edge for run in runs] + list(copies.values())
     if not places:
         raise Uncovered("no layer that holds a chosen parameter was called")

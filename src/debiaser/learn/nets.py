@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from debiaser.data.sources import WEIGHTS
 from debiaser.errors import Problem, known
+from debiaser.io import optional
 
 # Images in [0, 1] centred and scaled per channel on their way into a network
 
@@ -236,11 +237,7 @@ FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # configuration, tokeni
 
 def transformers() -> Any:
     """The library, or one line that says how to get it."""
-    try:
-        import transformers as library
-    except ImportError as error:
-        raise Problem("this network needs transformers; pip install 'debiaser[models]'") from error
-    return library
+    return optional("transformers", "this network needs transformers; pip install 'debiaser[models]'")
 
 
 def model_folder(name: str, data: Path | None = None) -> Path:

@@ -8,7 +8,6 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any
@@ -216,8 +215,7 @@ def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
 
 def begin(folder: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """The notes of the folder; new ones are written, and those of another model or norm are refused."""
-    if find_spec("pyarrow") is None:
-        raise Problem(NO_ARROW)
+    io.optional("pyarrow", NO_ARROW)
     for part in parts_in(folder):
         try:
             io.check_seal(part)
@@ -257,13 +255,10 @@ def column(parts: Iterable[Path], name: str) -> NDArray[Any]:
     """One column of parts of scores, each checked; none has no rows."""
     found = []
     for part in parts:
+        parquet = io.optional("pyarrow.parquet", NO_ARROW)
         try:
-            from pyarrow import parquet
-
             io.check_seal(part)
             found.append(parquet.ParquetFile(part).read([name]).column(name).to_numpy())
-        except ImportError as error:
-            raise Problem(NO_ARROW) from error
         except io.Damaged:
             raise
         except (OSError, ValueError, KeyError) as error:
@@ -315,10 +310,7 @@ def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
     """The columns of a Parquet file, or of all in a folder in the order of their names, some samples at a time."""
     if not path.exists():
         raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
-    try:
-        from pyarrow import dataset
-    except ImportError as error:
-        raise Problem(NO_ARROW) from error
+    dataset = io.optional("pyarrow.dataset", NO_ARROW)
     files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
     if not files:
         raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.bias import Part, build_benchmark
 from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.fetch import Web
-from debiaser.data.sources import FolderSet, read_frame
+from debiaser.data.sources import FolderSet, read_bundled_csv
 from debiaser.data.split import Benchmark
 from debiaser.errors import Misuse, Problem
+from debiaser.io import optional
 
 FILE = "all_data_with_identities.csv"
 PARTS = {"train": "train", "valid": "val", "test": "test"}  # ours, and the file's own words
@@ -47,7 +48,7 @@ class Comments:
 def read_columns(bundle: Bundle, name: str, columns: list[str]) -> Any:
     """These columns of the file as text."""
     form = {"usecols": columns, "dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
-    return read_frame(bundle, name, "cannot be read", **form)
+    return read_bundled_csv(bundle, name, "cannot be read", **form)
 
 
 def index(bundle: Bundle) -> tuple[Comments, dict[str, int]]:
@@ -90,37 +91,31 @@ class Tokens:
 
     @cached_property
     def _cache(self) -> ArrayCache:
-        words = hashlib.blake2b(repr(sorted(self._maker.get_vocab().items())).encode(), digest_size=16).hexdigest()
+        vocabulary = repr(sorted(find_tokenizer(self.tokenizer).get_vocab().items()))
+        words = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
         shape, identity = (len(self.comments.toxic), 1 + self.length), self.comments.bundle.identity
         return ArrayCache(user_cache("kept"), shape, np.int32, "tokens", identity, self.tokenizer, words)
 
-    @cached_property
-    def _maker(self) -> Any:
-        return find_tokenizer(self.tokenizer)
-
     def _tokenise(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """(b, 1 + length): how many tokens, then their numbers, zeros behind."""
-        lists = self._maker([self.comments.texts[row] for row in rows], truncation=True, max_length=self.length)[
-            "input_ids"
-        ]
+        texts = [self.comments.texts[row] for row in rows]
+        lists = find_tokenizer(self.tokenizer)(texts, truncation=True, max_length=self.length)["input_ids"]
         out = np.zeros((len(rows), 1 + self.length), np.int32)
         for place, numbers in enumerate(lists):
             out[place, 0], out[place, 1 : 1 + len(numbers)] = len(numbers), numbers
         return out
 
 
+@cache
 def find_tokenizer(name: str) -> Any:
     """The tokenizer in this folder or of this name, from the hub's cache on this machine or else from the hub."""
-    try:
-        from huggingface_hub import snapshot_download
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise Problem("texts need transformers; install it with: pip install 'debiaser[models]'") from error
+    absent = "texts need transformers; install it with: pip install 'debiaser[models]'"
+    hub, library = optional("huggingface_hub", absent), optional("transformers", absent)
     folder = Path(name).expanduser()
     try:
         if not folder.is_dir():
-            folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.txt"]))
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            folder = Path(hub.snapshot_download(name, allow_patterns=["*.json", "*.txt"]))
+        return library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:  # no network, no such model, or no tokenizer in it
         raise Problem(
             f"the tokenizer {name} is neither a folder of its files, nor in the cache, nor to be had from the hub; "

@@ -295,11 +295,9 @@ def pixelate(x: Floats, streams: Streams, severity: int) -> Floats:  # noqa: ARG
     """Made smaller and large again with a box filter."""
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
     small = (int(x.shape[3] * share), int(x.shape[2] * share))
-
-    def coarse(image: Image.Image) -> Image.Image:
-        return image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)
-
-    return through_pillow(x, coarse)
+    return through_pillow(
+        x, lambda each: each.resize(small, Image.Resampling.BOX).resize(each.size, Image.Resampling.BOX)
+    )
 
 
 def through_pillow(x: Floats, change: Callable[[Image.Image], Image.Image]) -> Floats:

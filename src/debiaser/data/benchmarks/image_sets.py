@@ -17,7 +17,7 @@ from debiaser.data.archives import Bundle, FormatError
 from debiaser.data.benchmarks.gallery import Gallery
 from debiaser.data.bias import Integers, Part, build_benchmark, check_share, draw_by_class
 from debiaser.data.fetch import Web
-from debiaser.data.sources import FolderSet, images_in, read_frame
+from debiaser.data.sources import FolderSet, images_in, read_bundled_csv
 from debiaser.data.split import Benchmark, There
 from debiaser.errors import Misuse, known
 from debiaser.io import log, numpy_stream
@@ -26,20 +26,20 @@ PARTS = ("train", "valid", "test")
 HELD_OUT = 0.1  # of a part of a set that has no images of valid or test
 
 
-class Files(NamedTuple):
+class Listed(NamedTuple):
     """The images of a split: their names in the bundle, classes (n,) and bias values (n,), -1 where unknown."""
 
     names: Sequence[str]
     target: Integers
     bias: Integers
 
-    def chosen(self, rows: npt.NDArray[Any]) -> "Files":
+    def chosen(self, rows: npt.NDArray[Any]) -> "Listed":
         """Only these: their numbers (m,), or a mask (n,)."""
         numbers = np.arange(len(self.names))[rows]
-        return Files([self.names[row] for row in numbers], self.target[numbers], self.bias[numbers])
+        return Listed([self.names[row] for row in numbers], self.target[numbers], self.bias[numbers])
 
 
-Parts = dict[str, Files]
+Parts = dict[str, Listed]
 # The files of each part, by their names in the bundle, and how many there are, in the words of the set's counts.
 Indexed = tuple[tuple[Bundle, Parts], dict[str, int]]
 
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     there: There
 
 
-def by_part(listed: Files, split: Integers) -> Parts:
+def by_part(listed: Listed, split: Integers) -> Parts:
     """The images of train, valid and test: 0, 1 and 2 in `split` (n,)."""
     return {part: listed.chosen(split == number) for number, part in enumerate(PARTS)}
 
@@ -70,7 +70,7 @@ def read_list(bundle: Bundle, file: str, allowed: Mapping[str, Collection[Any]],
     path = bundle.find(file)
     if not path:
         raise FormatError(bundle.path, f"lacks {file}")
-    table = read_frame(bundle, path, "is not a list of images", usecols=[names, *allowed])
+    table = read_bundled_csv(bundle, path, "is not a list of images", usecols=[names, *allowed])
     for column, values in allowed.items():
         check_values(bundle.path / path, table.set_index(names)[[column]], values)
     start = path.removesuffix(file)
@@ -133,6 +133,8 @@ class ImageSet(FolderSet):
         features: str | None = None,  # noqa: ARG002 (the bench trains on this encoder's features instead of images)
     ) -> Benchmark:
         """The benchmark; size: pixels of a side."""
+        if rho is not None:
+            check_share("rho", rho)
         found = self.open(root)
         if self.divide:
             found = found._replace(parts=self.divide(found.parts, rho, data_seed))
@@ -175,7 +177,7 @@ def index_bar(bundle: Bundle) -> Indexed:
         matches = images_in(bundle, part, ACTION_NAME, "<class>_<number>.jpg")
         keys = sorted((ACTIONS.index(match[1]), int(match[2]), match.string) for match in matches)
         target = np.array([key[0] for key in keys])
-        parts[part] = Files([key[2] for key in keys], target, np.full(len(keys), place))
+        parts[part] = Listed([key[2] for key in keys], target, np.full(len(keys), place))
     return (bundle, parts), counted(*(np.bincount(each.target, minlength=len(ACTIONS)) for each in parts.values()))
 
 
@@ -227,7 +229,7 @@ def index_bffhq(bundle: Bundle, share: str = "0.5pct") -> Indexed:
         form = "<id>_<0 or 1>_<0 or 1>.png"
         matches = [match for name in each for match in images_in(bundle, name, FACE_NAME, form)]
         numbers = np.array([(int(match[1]), int(match[2])) for match in matches])
-        parts[part] = Files([match.string for match in matches], numbers[:, 0], numbers[:, 1])
+        parts[part] = Listed([match.string for match in matches], numbers[:, 0], numbers[:, 1])
     for name, first, second in zip(*parts["train"], strict=True):
         if (first == second) != name.startswith(f"{share}/align/"):
             raise FormatError(bundle.path, f"holds {name!r}, whose numbers do not fit its folder")
@@ -265,7 +267,7 @@ def load_bffhq(
     found = BFFHQ.open(root, f"{check_share('rho', rho) * 100:g}pct")
     learnt, other = ATTRIBUTES[:: 1 if target == "first" else -1]
     if target == "second":
-        turned = {part: Files(names, two, one) for part, (names, one, two) in found.parts.items()}
+        turned = {part: Listed(names, two, one) for part, (names, one, two) in found.parts.items()}
         found = found._replace(parts=turned)
     note = (
         f"the target is the {target} number of the file name ({learnt} by the archive's authors), the bias "
@@ -290,7 +292,7 @@ def index_fairface(bundle: Bundle) -> Indexed:
         columns = {"age": (*AGES, *OTHERS), "gender": tuple(GENDERS)}
         table, names = read_list(bundle, f"{part}_labels.csv", columns, "file")
         ages, genders = table["age"].map(AGES).fillna(-1), table["gender"].map(GENDERS)
-        parts[part] = Files(names, ages.to_numpy(np.int64), genders.to_numpy(np.int64))
+        parts[part] = Listed(names, ages.to_numpy(np.int64), genders.to_numpy(np.int64))
     return indexed(bundle, parts)
 
 
@@ -300,7 +302,7 @@ def divide_fairface(listed: Parts, rho: float, data_seed: int) -> Parts:
     valid and test hold 250 images of each age and gender; test is drawn from FairFace's own validation list, the others
     from its training list. From a part of the set, all these numbers are less by one share.
     """
-    against = round(check_share("rho", rho) * TRAIN)
+    against = round(rho * TRAIN)
     wanted = {
         "train": {(age, gender): TRAIN - against if age == gender else against for age, gender in CELLS},
         "valid": dict.fromkeys(CELLS, EACH),
@@ -361,7 +363,7 @@ def read_celeba(bundle: Bundle, stem: str, allowed: tuple[int, ...]) -> Any:
     if path.endswith(".txt"):  # a count and the columns above, or neither
         counted = bundle.read(path).partition(b"\n")[0].strip().isdigit()
         form = {"sep": r"\s+", "skiprows": 1} if counted else {"sep": r"\s+", "header": None}
-    table = read_frame(bundle, path, "is not a list of numbers", **form)
+    table = read_bundled_csv(bundle, path, "is not a list of numbers", **form)
     if "header" in form:
         table = table.set_index(0)
     check_values(bundle.path / path, table.apply(pd.to_numeric, errors="coerce"), allowed)
@@ -382,7 +384,7 @@ def index_celeba(bundle: Bundle, target: str = "Blond_Hair", bias: str = "Male")
             raise Misuse(f"{LISTED} has no attribute '{name}'; it has {', '.join(map(str, table.columns))}")
     y, other = ((table[name].to_numpy() > 0).astype(np.int64) for name in (target, bias))
     split = partition.loc[table.index].iloc[:, 0].to_numpy(np.int64)
-    return indexed(bundle, by_part(Files(paths, y, other), split))
+    return indexed(bundle, by_part(Listed(paths, y, other), split))
 
 
 CELEBA = ImageSet(
@@ -437,7 +439,7 @@ def index_waterbirds(bundle: Bundle) -> Indexed:
     """The images of each part, by the list of the set."""
     table, names = read_list(bundle, BIRD_LIST, BIRD_COLUMNS, "img_filename")
     bird, split, place = (table[name].to_numpy(np.int64) for name in BIRD_COLUMNS)
-    return indexed(bundle, by_part(Files(names, bird, place), split))
+    return indexed(bundle, by_part(Listed(names, bird, place), split))
 
 
 WATERBIRDS = ImageSet(

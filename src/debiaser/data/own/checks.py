@@ -51,15 +51,10 @@ LOOK = np.dtype(
 )
 
 
-def new_survey(n: int) -> Survey:
-    """Room for n images, nothing seen yet."""
-    return np.zeros(n, LOOK).view(np.recarray)
-
-
 def survey(contents: Contents, name: str, folder: Path | None = None) -> Survey:
     """What there is to see of each image; what was seen before is remembered in `folder` under this name."""
     path = (folder or user_cache("reading")) / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
-    found, stamps = new_survey(len(contents)), np.zeros((len(contents), 16), np.uint8)
+    found, stamps = np.zeros(len(contents), LOOK).view(np.recarray), np.zeros((len(contents), 16), np.uint8)
     kept = load_arrays(path) or {}
     known = {stamp.tobytes(): place for place, stamp in enumerate(kept.get("stamps", ()))}
     fresh, again = list[int](), dict[int, int]()

@@ -23,6 +23,7 @@ import pandas as pd
 from debiaser.data.images import Embedded, Files
 from debiaser.data.own.rows import MISSING, SPLIT_OF, Excluded, Rows, first, shown, told, too_many
 from debiaser.errors import Misuse, Problem, brief
+from debiaser.io import optional
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def find_rows(source: str | Path | pd.DataFrame, columns: Columns) -> Rows:
     except (OSError, ValueError) as error:
         raise Problem(f"'{shown(str(source))}' is not a possible path; check it") from error
     reader = READERS.get(path.suffix.lower())
-    if is_folder and not is_saved_dataset(path):
+    notes = ("dataset_dict.json", "state.json", "dataset_info.json")  # of `save_to_disk` of Hugging Face datasets
+    saved = {name for name in notes if is_folder and (path / name).exists()}
+    if is_folder and "dataset_dict.json" not in saved and len(saved) < 2:
         if columns != Columns():
             raise Misuse(f"{source} is a folder of images: it has no columns to name; give a table for that")
         return read_folder(path)
@@ -279,10 +282,7 @@ def read_frame(frame: pd.DataFrame) -> Table:
 
 def needed(module: str, what: str) -> Any:
     """A module of the extra, or the line that says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise Problem(f"{what} needs {module.split('.')[0]}; install it with: pip install 'debiaser[data]'") from error
+    return optional(module, f"{what} needs {module.split('.')[0]}; install it with: pip install 'debiaser[data]'")
 
 
 def read_parquet(path: Path) -> Table:
@@ -347,12 +347,6 @@ def _of_arrow(
     if not n:
         raise Problem(f"{path or 'the dataset'} has no rows; nothing to examine")
     return Table(path, columns, n, splits, {name: partial(read, name) for name in images}, notes=notes)
-
-
-def is_saved_dataset(folder: Path) -> bool:
-    """Whether a folder was written by `save_to_disk` of Hugging Face datasets."""
-    inside = {name for name in ("dataset_dict.json", "state.json", "dataset_info.json") if (folder / name).exists()}
-    return "dataset_dict.json" in inside or len(inside) == 2
 
 
 def read_saved(folder: Path) -> Table:
@@ -423,18 +417,11 @@ READERS: dict[str, Callable[[Path], Table]] = {
 # --- Which column is what
 
 NAMES = {  # of columns, the likeliest first
-    "label": (
-        ("label", "labels"),
-        ("target", "class", "y", "category", "class_name", "label_name", "sentiment", "diagnosis"),
-    ),
-    "image": (
-        ("image", "img", "image_path", "img_path", "picture", "path", "file", "filename", "file_name", "filepath"),
-    ),
-    "text": (
-        ("text",),
-        ("sentence", "review", "comment", "comment_text", "content", "body", "document", "tweet", "message"),
-    ),
+    "label": ("label labels", "target class y category class_name label_name sentiment diagnosis"),
+    "image": ("image img image_path img_path picture path file filename file_name filepath",),
+    "text": ("text", "sentence review comment comment_text content body document tweet message"),
 }
+NAMED = {kind: " ".join(tiers).split() for kind, tiers in NAMES.items()}
 SPLIT = ("split", "partition", "subset", "set")
 UNIT = {f"{each}{end}" for each in ("patient", "subject", "video", "store") for end in ("", "_id")}
 UNIT |= {"patientid", "user_id"}
@@ -532,7 +519,7 @@ def find_input(table: Table, kind: str, asked: str | None) -> list[str]:
 def _candidates(table: Table, kind: str, names: list[str]) -> list[str]:
     """The columns of images (most values end like images; in one that is named for it, are files), or those that read
     like texts, else the first that is named so; judged by up to a hundred values from all over the column."""
-    known, base = [*itertools.chain(*NAMES[kind])], table.path.parent if table.path else Path()
+    known, base = NAMED[kind], table.path.parent if table.path else Path()
 
     def is_file(value: str) -> bool:
         with suppress(OSError, ValueError):
@@ -557,7 +544,7 @@ def _candidates(table: Table, kind: str, names: list[str]) -> list[str]:
 
 def _label(table: Table, taken: set[str | None], notes: list[str]) -> str:
     free = [name for name in table.columns if name not in taken]
-    by_name = [name for name in free if name.lower() in itertools.chain(*NAMES["label"])]
+    by_name = [name for name in free if name.lower() in NAMED["label"]]
     distinct = {name: len({value.strip() for value in table.columns[name]} - MISSING) for name in free}
     few = [name for name in free if 2 <= distinct[name] <= too_many(len(table)) and name.lower() not in (*ID, *UNIT)]
     found = _chosen(by_name or few, "label", notes)
@@ -579,7 +566,7 @@ def _found_split(table: Table, columns: Columns, notes: list[str]) -> str | None
 
 def _chosen(candidates: list[str], option: str, notes: list[str]) -> str | None:
     """The one candidate with the best name; where several are as good, the person is asked."""
-    for tier in (*NAMES[option], candidates):
+    for tier in (*map(str.split, NAMES[option]), candidates):
         best = [name for name in candidates if name.lower() in tier or tier is candidates]
         if len(best) > 1:
             raise Problem(f"several columns could be the {option}; name one with --{option}: {_listed(best)}")

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,8 +119,7 @@ SHOWN = 40  # characters of a value in a message
 MOST = 1000  # classes in a column; folders of classes, which somebody made one by one, may be more
 
 
-@dataclass(frozen=True, eq=False)
-class Labels:
+class Labels(NamedTuple):
     """Class numbers (n,), -1 for a missing and -2 for an uncertain label; the classes in order; what to say of it."""
 
     y: Ints
