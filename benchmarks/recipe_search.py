@@ -17,7 +17,7 @@ import torch
 
 from debiaser.data.augment import AUGMENTATIONS
 from debiaser.data.benchmarks import digits, mnist
-from debiaser.data.benchmarks.mnist import Grey, colour_benchmark
+from debiaser.data.bias import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
 from debiaser.learn.forward import predict
 from debiaser.learn.nets import new_net

@@ -17,6 +17,7 @@ Integers: TypeAlias = NDArray[np.int64]
 # Ten fixed colours of the released generator (8-bit RGB over 255; decision D5).
 _HEX = "dc143c 008080 fde910 0095b6 ed9121 911ebc 46f0f0 fac5bb d2f53c 800000"
 PALETTE = np.frombuffer(bytes.fromhex(_HEX), np.uint8).reshape(10, 3) / 255
+DIGITS = tuple(str(digit) for digit in range(10))
 COLOUR_NAMES = ("crimson", "teal", "yellow", "blue", "orange", "purple", "cyan", "pink", "lime", "maroon")
 COLOUR_NOISE = 1e-4  # standard deviation per image and channel (D5)
 TEST_RHO = 0.9  # nine of ten values go against the target: colour says nothing about the class
@@ -110,3 +111,42 @@ def build_benchmark(
         splits[part] = Split(y, read, classes)
         truth[part] = Truth(true, attribute, overlapping)
     return Benchmark(name, splits["train"], splits["valid"], splits["test"], truth, attributes, notes, there)
+
+
+# --- Coloured images of ten classes: the construction that the digits and Colored MNIST share
+
+
+class Grey(NamedTuple):
+    """Grey images (n, h, w) uint8 and their classes (n,)."""
+
+    images: NDArray[np.uint8]
+    target: Integers
+
+
+def colour_benchmark(
+    name: str,
+    parts: Mapping[str, Grey],
+    rho: float,
+    data_seed: int,
+    noise: float = 0.0,
+    colour_is_target: bool = False,
+    test_seed: int | None = None,
+) -> Benchmark:
+    """Train, valid and test in colour: aligned with probability 1 - rho, in the test set with 1 in 10.
+
+    `colour_is_target` swaps the roles: the label is the colour, and the digit is the attribute that goes with it.
+    `noise` flips this share of the train and valid labels. The test set is the same for every rho and, with
+    `test_seed`, for every data seed.
+    """
+    check_share("rho", rho)
+    made = {}
+    for part, grey in parts.items():
+        testing = part == "test"
+        seed = data_seed if not testing or test_seed is None else test_seed
+        rng = numpy_stream(seed, name.removesuffix("-colour"), part)
+        colour = draw_bias(grey.target, TEST_RHO if testing else rho, 10, rng)
+        painted = coloured(torch.from_numpy(grey.images), torch.from_numpy(draw_colours(colour, rng)))
+        target, bias = (colour, grey.target) if colour_is_target else (grey.target, colour)
+        made[part] = Part(target, bias[:, None], painted)
+    classes, attribute = (COLOUR_NAMES, "digit") if colour_is_target else (DIGITS, "colour")
+    return build_benchmark(name, made, classes, (attribute,), noise, data_seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from debiaser.data.benchmarks.mnist import Grey, colour_benchmark
+from debiaser.data.bias import Grey, colour_benchmark
 from debiaser.data.split import Benchmark
 
 TRAIN, VALID, SIZE = 1167, 130, 28

@@ -18,49 +18,10 @@ from torch import Tensor
 
 from debiaser.data import bias as inject
 from debiaser.data import raw
-from debiaser.data.bias import Integers
+from debiaser.data.bias import DIGITS, Grey, Integers, colour_benchmark
 from debiaser.data.split import Benchmark
 from debiaser.errors import known
 from debiaser.io import numpy_stream
-
-# --- Coloured images of ten classes: the construction that the digits and Colored MNIST share
-
-
-class Grey(NamedTuple):
-    """Grey images (n, h, w) uint8 and their classes (n,)."""
-
-    images: NDArray[np.uint8]
-    target: Integers
-
-
-def colour_benchmark(
-    name: str,
-    parts: Mapping[str, Grey],
-    rho: float,
-    data_seed: int,
-    noise: float = 0.0,
-    colour_is_target: bool = False,
-    test_seed: int | None = None,
-) -> Benchmark:
-    """Train, valid and test in colour: aligned with probability 1 - rho, in the test set with 1 in 10.
-
-    `colour_is_target` swaps the roles: the label is the colour, and the digit is the attribute that goes with it.
-    `noise` flips this share of the train and valid labels. The test set is the same for every rho and, with
-    `test_seed`, for every data seed.
-    """
-    inject.check_share("rho", rho)
-    made = {}
-    for part, grey in parts.items():
-        testing = part == "test"
-        seed = data_seed if not testing or test_seed is None else test_seed
-        rng = numpy_stream(seed, name.removesuffix("-colour"), part)
-        colour = inject.draw_bias(grey.target, inject.TEST_RHO if testing else rho, 10, rng)
-        painted = inject.coloured(torch.from_numpy(grey.images), torch.from_numpy(inject.draw_colours(colour, rng)))
-        target, bias = (colour, grey.target) if colour_is_target else (grey.target, colour)
-        made[part] = inject.Part(target, bias[:, None], painted)
-    classes, attribute = (inject.COLOUR_NAMES, "digit") if colour_is_target else (CLASSES, "colour")
-    return inject.build_benchmark(name, made, classes, (attribute,), noise, data_seed)
-
 
 # --- Colored MNIST as the released generator makes it: file order, 54,000 / 6,000 / 10,000, ten fixed colours (D4, D5)
 
@@ -92,7 +53,6 @@ def load_cmnist_colour(root: Path | None, rho: float, data_seed: int, noise: flo
 SETS = {"digit": "mnist", "fashion": "fashion_mnist", "kana": "kmnist", "letter": "emnist_letters"}
 ATTRIBUTES = ("digit colour", "fashion", "fashion colour", "kana", "kana colour", "letter", "letter colour")
 POSITIONS = ("fixed", "random")
-CLASSES = tuple(str(digit) for digit in range(10))
 COMPLETE = 60_000  # training images of KMNIST
 
 
@@ -126,7 +86,7 @@ def load_mbmnist(
         seed, share, grey = (TEST_SEED, inject.TEST_RHO, testing) if test else (data_seed, rho, training)
         drawn = draw(chosen, grey, share, positions == "random", numpy_stream(seed, "mbmnist", part))
         made[part] = inject.Part(grey[0].target[chosen], drawn.bias, composed([each.images for each in grey], drawn))
-    return inject.build_benchmark("mbmnist", made, CLASSES, ATTRIBUTES, noise, data_seed, notes_on(sources))
+    return inject.build_benchmark("mbmnist", made, DIGITS, ATTRIBUTES, noise, data_seed, notes_on(sources))
 
 
 def tiles(sources: Mapping[str, raw.Arrays], part: str) -> list[Grey]:
@@ -136,8 +96,8 @@ def tiles(sources: Mapping[str, raw.Arrays], part: str) -> list[Grey]:
     """
     grey = [Grey(getattr(each, f"x_{part}"), getattr(each, f"y_{part}").astype(np.int64)) for each in sources.values()]
     images, target = grey[-1]
-    if (target == len(CLASSES)).any():
-        chosen = np.flatnonzero((target >= 1) & (target <= len(CLASSES)))
+    if (target == len(DIGITS)).any():
+        chosen = np.flatnonzero((target >= 1) & (target <= len(DIGITS)))
         grey[-1] = Grey(np.ascontiguousarray(images[chosen].swapaxes(1, 2)), target[chosen] - 1)
     return grey
 
@@ -148,14 +108,14 @@ def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
     kana = len(sources["kana"].y_train)
     if kana < COMPLETE:
         notes.append(f"KMNIST is not complete here: its tiles are drawn from {kana:,} of {COMPLETE:,} training images")
-    if (sources["letter"].y_train == len(CLASSES)).any():
+    if (sources["letter"].y_train == len(DIGITS)).any():
         notes.append("EMNIST letters are the original files; their content could not be checked, no digest is known")
     return tuple(notes)
 
 
 def draw_members(target: Integers, wanted: Integers, rng: np.random.Generator) -> Integers:
     """(n,) for each wanted class the place of one of its members in `target`, uniformly."""
-    counts = np.bincount(target, minlength=len(CLASSES))
+    counts = np.bincount(target, minlength=len(DIGITS))
     first = (counts.cumsum() - counts)[wanted]
     return np.argsort(target, kind="stable")[first + (rng.random(len(wanted)) * counts[wanted]).astype(np.int64)]
 
@@ -163,7 +123,7 @@ def draw_members(target: Integers, wanted: Integers, rng: np.random.Generator) -
 def draw(digits: Integers, grey: Sequence[Grey], rho: float, shuffled: bool, rng: np.random.Generator) -> Drawn:
     """Everything random about the images of these digits."""
     target = grey[0].target[digits]
-    bias = np.stack([inject.draw_bias(target, rho, len(CLASSES), rng) for _ in ATTRIBUTES], 1)
+    bias = np.stack([inject.draw_bias(target, rho, len(DIGITS), rng) for _ in ATTRIBUTES], 1)
     companions = [draw_members(each.target, bias[:, 2 * tile + 1], rng) for tile, each in enumerate(grey[1:])]
     colours = np.stack([inject.draw_colours(bias[:, 2 * tile], rng) for tile in range(len(grey))], 1)
     places = rng.permuted(np.tile(np.arange(len(grey)), (len(digits), 1)), axis=1) if shuffled else None
