@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,14 @@ from debiaser.methods import METHODS
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
 from debiaser.paper.studies.findings import Scale, findings, gather
+from debiaser.report.figures import times
 from debiaser.report.runs import Result
-from debiaser.report.speed import markdown
-from debiaser.report.tables import (
-    markdown_table,
-    record_markdown,
-    spread,
-    studies_summary,
-    study_markdown,
-    summary_rows,
-    text_table,
-    with_interval,
-)
+from debiaser.report.speed import bound, facts, short
+from debiaser.report.tables import markdown_table, plural, spread, study_table, summary_rows, text_table, with_interval
 
 SEEDS = 3  # that every study should have, but those that need more
 NOT_RUN = "*Not run yet.*\n"
+MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -60,7 +53,7 @@ def table(results: Path, what: str) -> str:
         found: Any = json.loads(files[what].read_text()) if files[what].exists() else {"quick": True}
         if found.get("quick"):  # tiny inputs are no measurement
             return NOT_RUN
-        return (markdown(found) if what == "speed" else theory_table(found["statements"])) + "\n"
+        return (speed_table(found) if what == "speed" else theory_table(found["statements"])) + "\n"
     dataset, *filters = what.split()
     made: dict[str, Callable[..., str]] = {"headline": headline_table, "fix": fix_table, "studies": studies}
     if dataset in made:
@@ -115,6 +108,42 @@ def studies(results: Path, short: str = "") -> str:
         return studies_summary(found)
     left_out = [f"*Left out*: {each}" for each in store.left_out]
     return "\n\n".join([studies_summary(found), *left_out, *(study_markdown(each) for each in found)])
+
+
+def study_markdown(found: Mapping[str, Any]) -> str:
+    """A section of the docs: the claim, whether it held and at which scale, the table, what is not run."""
+    parts = [
+        f"### `{found['study']}`: {found['title']}",
+        f"*Claim*: {found['statement']}",
+        f"*Here*: {verdict(found)} ({found['scale']}). {found['sentence']}",
+        markdown_table(*study_table(found)),
+        f"*Protocol*: {found['protocol']}",
+    ]
+    notes = list(dict.fromkeys(each["note"] for each in found["cells"] if each["note"]))
+    if notes:
+        parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
+    if found["also_printed"]:
+        parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
+    if found["not_run"]:
+        told = f"Not run: {plural(len(found['not_run']), 'run')}"
+        parts.append(f"{told}; `debiaser study {found['study']} --commands` lists them.")
+    return "\n\n".join(parts)
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """`held`, `held in 3 of 9 places`, `not testable here`."""
+    return f"{MARKS[found['claim']]} {found['tested']}".strip()
+
+
+def studies_summary(every: Sequence[Mapping[str, Any]]) -> str:
+    """A table of all studies with their verdicts."""
+    rows = [[f"`{each['study']}`", each["title"], verdict(each), each["scale"]] for each in every]
+    return markdown_table(["Study", "What", "Claim here", "Scale"], rows, numbers=False)
+
+
+def record_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A record of measurements, a list of rows with named cells: one line per row, under the names of the first."""
+    return markdown_table(list(rows[0]), ([row[name] for name in rows[0]] for row in rows), numbers=False)
 
 
 def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,6 +258,28 @@ CANDIDATES = {
     "PGD, all draws by score": "PGD, 100% of draws by score",
     "PGD, three quarters by score, counterfactual copies": "PGD, 75% of draws by score, counterfactual copies",
 }
+
+
+def speed_table(found: Mapping[str, Any]) -> str:
+    """Every alternative of every claim as a line, and the machine."""
+    rows = [speed_row(claim, way) for claim in found["claims"] for way in claim["ratios"]]
+    parts = [record_markdown(rows)] if rows else []
+    parts += [sentence for claim in found["claims"] if (sentence := bound(claim))]
+    return "\n\n".join([*parts, f"Measured on: {facts(found['environment'])}."])
+
+
+def speed_row(claim: Mapping[str, Any], way: str) -> dict[str, str]:
+    """One alternative: how many times as long it takes, or ours over it where that is bounded, and both memories."""
+    spread, memory = claim["ratios"][way], claim["peak_mb"]
+    peaks = [f"{memory[each]:,.0f}" if each in memory else "–" for each in ("ours", way)]
+    return {
+        "What": claim["title"],
+        "Beside": way,
+        "Times as long": times(spread["median"]) + (" (ours over it)" if claim["at_most"] else ""),
+        "Lowest to highest": f"{times(spread['low'])} to {times(spread['high'])}",
+        "Ours": short(claim["seconds"]["ours"]),
+        "Peak memory, MB: ours, it": " – ".join(peaks) if memory else "–",
+    }
 
 
 def theory_table(statements: Iterable[Mapping[str, str]]) -> str:
