@@ -55,7 +55,8 @@ def table(results: Path, what: str) -> str:
             return NOT_RUN
         return (speed_table(found) if what == "speed" else theory_table(found["statements"])) + "\n"
     dataset, *filters = what.split()
-    made: dict[str, Callable[..., str]] = {"headline": headline_table, "fix": fix_table, "studies": studies}
+    made: dict[str, Callable[..., str]] = {"headline": headline_table, "studies": studies}
+    made["fix"] = lambda results, kind="marks": FIX_TABLES[kind](results)
     if dataset in made:
         return made[dataset](results, *filters) + "\n"
     if dataset in {"own", "regret"}:
@@ -179,36 +180,57 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fix_table(results: Path, kind: str = "marks") -> str:
-    """What `benchmarks/fix.py` measured, the mean over draws, by set: what marks bring in the worst group of test sets;
-    `even`: what debiasing changes where there is no shortcut; `regret`: what each rule of choice loses to an oracle."""
-    sets, row_of = dict[str, list[dict[str, float]]](), {"even": even_row, "regret": regrets}.get(kind, marked_row)
+# What `benchmarks/fix.py` measured, by set, as means over draws
+
+
+def fix_means(
+    results: Path, row_of: Callable[[Mapping[str, Any]], dict[str, float]], shortcut: bool = True
+) -> dict[str, tuple[int, dict[str, float]]]:
+    """By set with (or without) a shortcut: how many draws there are, and the mean of what they give for a row."""
+    sets = dict[str, list[dict[str, float]]]()
     for path in sorted((results / "fix").glob("*.json")):
         found = json.loads(path.read_text())
-        if found["shortcut"] == (kind != "even"):
+        if found["shortcut"] == shortcut:
             stages = {str(each["stage"]): each for each in found["stages"]}
-            sets.setdefault(found["set"], []).append(row_of(stages))
+            sets.setdefault(found["set"].replace("_", " "), []).append(row_of(stages))
+    return {
+        name: (len(draws), {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]})
+        for name, draws in sets.items()
+    }
+
+
+def means_table(means: Mapping[str, tuple[int, dict[str, float]]]) -> str:
+    """A line for every set."""
+    rows = [(name, str(draws), *(f"{each:.1f}" for each in mean.values())) for name, (draws, mean) in means.items()]
+    if not rows:
+        return NOT_RUN.rstrip()
+    (_, columns), *_ = means.values()
+    return markdown_table(("set", "draws", *columns), rows)
+
+
+def marks_table(results: Path) -> str:
+    """What marks bring in the worst group, and how much of the gap between vanilla and all group labels they close."""
     rows, shares = [], list[list[float]]()
-    for name, draws in sets.items():
-        mean = {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]}
-        told = [f"{value:.1f}" for value in mean.values()]
-        if kind == "short":
-            rows.append((name.replace("_", " "), *(f"{mean[each]:.0f}" for each in SHORT)))
-            continue
-        if kind == "marks":
-            gap = mean["all group labels"] - mean["vanilla"]
-            won = [mean[marks] - mean["vanilla"] for marks in ("60 marks", "120 marks")]
-            closed = [100 * each / gap for each in won] if gap >= GAP else []
-            shares += [closed] if closed else []
-            told.append(percents(closed) or "–")
-        rows.append((name.replace("_", " "), str(len(draws)), *told))
-    if kind == "short":
-        return markdown_table(("", *SHORT), rows)
+    for name, (draws, mean) in fix_means(results, marked_row).items():
+        gap = mean["all group labels"] - mean["vanilla"]
+        won = [mean[marks] - mean["vanilla"] for marks in ("60 marks", "120 marks")]
+        closed = [100 * each / gap for each in won] if gap >= GAP else []
+        shares += [closed] if closed else []
+        rows.append((name, str(draws), *(f"{value:.1f}" for value in mean.values()), percents(closed) or "–"))
+    if not rows:
+        return NOT_RUN.rstrip()
     if shares:
         middle = percents([sum(each) / len(shares) for each in zip(*shares, strict=True)])
         rows.append((f"mean of {len(shares)} sets", *[""] * (len(mean) + 1), middle))
-    heads = ("set", "draws", *mean, *(["gap closed"] if kind == "marks" else [])) if rows else ()
-    return markdown_table(heads, rows) if rows else NOT_RUN.rstrip()
+    return markdown_table(("set", "draws", *mean, "gap closed"), rows)
+
+
+def short_marks_table(results: Path) -> str:
+    """The same for the README."""
+    means = fix_means(results, marked_row)
+    return markdown_table(
+        ("", *SHORT), [(name, *(f"{m[each]:.0f}" for each in SHORT)) for name, (_, m) in means.items()]
+    )
 
 
 def percents(values: Iterable[float]) -> str:
@@ -249,6 +271,13 @@ def regrets(stages: Mapping[str, Any]) -> dict[str, float]:
     picked |= {"null world": none["test"]["model"]["worst"], "60 marks": worst["model"]}
     return {"oracle": best} | {f"regret: {rule}": best - value for rule, value in picked.items()}
 
+
+FIX_TABLES: dict[str, Callable[[Path], str]] = {
+    "marks": marks_table,
+    "short": short_marks_table,
+    "even": lambda results: means_table(fix_means(results, even_row, shortcut=False)),
+    "regret": lambda results: means_table(fix_means(results, regrets)),
+}
 
 # by what the table calls them
 CANDIDATES = {

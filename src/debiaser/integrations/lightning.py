@@ -1,6 +1,5 @@
 """PGD inside a Lightning training: a callback that owns the sampler."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,13 +10,13 @@ from torch.utils.data import Sampler
 
 from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
+from debiaser.io import log
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
 pl = shared.framework("lightning.pytorch", "lightning")
-log = logging.getLogger("debiaser")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
 
 

@@ -11,11 +11,9 @@ from debiaser.paper.results import Published, published
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import Spec, new_spec
 from debiaser.report.runs import Result
-from debiaser.report.tables import signed
+from debiaser.report.tables import FINE, LARGE, signed
 
 HELD, NOT_HELD, NOT_TESTABLE = "held", "not held", "not testable"
-LARGE = 1e4  # from here on numbers are written with a power of ten
-FINE = 1.5  # numbers below are shares, which want more digits
 Place: TypeAlias = tuple[str, float | None, float]  # dataset, rho, noise
 
 
