@@ -19,15 +19,7 @@ from debiaser.paper.experiment import histogram, measures, selection
 from debiaser.paper.results import finished, table
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES, Study
-from debiaser.paper.studies.findings import (
-    Scale,
-    also_printed,
-    expected_seconds,
-    findings,
-    gather,
-    missing,
-    tally,
-)
+from debiaser.paper.studies.findings import Scale, also_printed, expected_seconds, findings, gather, missing, tally
 from debiaser.paper.studies.study import Cell, Tally, Verdict, alike
 from debiaser.report.figures import study_figures, write_study_figures
 from debiaser.report.run_page import write_page
