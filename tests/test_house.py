@@ -84,10 +84,10 @@ BUDGET = {
     "auditing": 4173,
     "cli": 1209,
     "data": 3673,
-    "integrations": 559,
+    "integrations": 558,
     "learn": 2904,
     "methods": 1349,
-    "paper": 2777,
+    "paper": 2778,
     "report": 1463,
 }
 

@@ -52,7 +52,7 @@ def _axes(width: float = 5.2, height: float = 3.1) -> Axes:
     return Figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
-def _svg(axes: Axes, name: str, alt: str, kind: str = "figure") -> Markup:
+def _svg(axes: Axes, name: str, alt: str) -> Markup:
     """The figure of these axes as an SVG inside a page: ids of its own, colours as variables.
 
     Style attributes become plain ones, so that a page's policy can forbid all inline style.
@@ -67,7 +67,7 @@ def _svg(axes: Axes, name: str, alt: str, kind: str = "figure") -> Markup:
     for colour, place in PAGE.items():
         text = text.replace(place, "currentColor" if colour == "ink" else f"var(--{colour})")
     box, content = re.search(r'<svg[^>]*(viewBox="[^"]+")[^>]*>(.*)', text, re.DOTALL).groups()  # type: ignore[union-attr]
-    head = f'<svg class="{kind}" role="img" aria-label="{escape(alt)}" {box} stroke-linejoin="round"'
+    head = f'<svg class="figure" role="img" aria-label="{escape(alt)}" {box} stroke-linejoin="round"'
     links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return Markup(f"{head} {links}>{content}")  # noqa: S704 (our own drawing, its texts escaped)
 
