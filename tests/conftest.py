@@ -45,6 +45,11 @@ def script(place: str) -> ModuleType:
     return module
 
 
+def example(name: str) -> Any:
+    """One of the examples, as a module."""
+    return script(f"examples/{name}.py")
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of its own."""

@@ -20,12 +20,12 @@ from torch.utils.data import TensorDataset
 from typer.main import get_command
 
 import debiaser
+from conftest import example
 from debiaser.cli import app
 from debiaser.data.benchmarks import DATASETS, folder_sets
 from debiaser.data.raw import SETS
 from debiaser.paper.spec import COMMON_OPTIONS
 from golden import text_model
-from test_sklearn import example
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = [("debiaser", name) for name in debiaser.__all__ if not name.startswith("_")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from debiaser import AFR, BAM, DFR, DPR, PGD, RWG, ULA, XRM, Cells, GroupDRO, NeuronTune, Recipe
@@ -25,7 +25,7 @@ from debiaser.methods.neurontune import mistake_differences
 from debiaser.methods.task import Method, Task, plain_network
 from debiaser.methods.ula import Adjusted, label_given_answer
 from debiaser.methods.xrm import Twins
-from kills import same
+from kills import Watched, same
 
 N, CLASSES = 120, 3
 
@@ -63,6 +63,11 @@ def small_task() -> Callable[..., Task]:
     return make
 
 
+@pytest.fixture
+def task(small_task: Callable[..., Task]) -> Task:
+    return small_task()
+
+
 # DPR
 
 
@@ -79,11 +84,8 @@ def test_dpr_is_pgd_by_the_l1_norm_of_the_residual(small_task: Callable[..., Tas
     """Scores are half of PGD's, so every draw and the whole run are the same; another temperature is another run."""
     outputs = new_outputs()
     torch.testing.assert_close(2 * disagreement()(outputs), residual_norm(1)(outputs), rtol=1e-6, atol=0)
-    tasks = [small_task() for _ in range(3)]
-    dpr, pgd, other = (
-        method.fit(task)
-        for method, task in zip((DPR(), PGD(score="residual", p=1), DPR(temperature=2)), tasks, strict=True)
-    )
+    methods = (DPR(), PGD(score="residual", p=1), DPR(temperature=2))
+    dpr, pgd, other = (method.fit(small_task()) for method in methods)
     assert same(dpr, pgd) and not same(dpr, other)
 
 
@@ -109,19 +111,12 @@ def test_cells_without_misclassified_samples_are_drawn_evenly(caplog: pytest.Log
 
 
 def test_amplification_keeps_the_surest_of_every_class(small_task: Callable[..., Task]) -> None:
-    task, drawn = small_task(), {}
-    original = task.fit
-
-    def fit(objective: Any, stage: str, sampler: Any = None) -> nn.Module:
-        drawn[stage] = None if sampler is None else np.sort(sampler.draw(0).numpy())
-        return original(objective, stage, sampler)
-
-    task.fit = fit  # type: ignore[method-assign]
-    task.groups = None
+    task = small_task(groups=None)  # else the method is given a copy of the task
+    watched = Watched(task)
     Cells(share=0.5, amplify=2).fit(task)
-    assert list(drawn) == ["biased", "amplified 1", "amplified 2", "debiased"]
-    for stage in list(drawn)[:3]:
-        assert np.bincount(task.train.y[drawn[stage]]).tolist() == [20, 20, 20], stage
+    assert list(watched.samplers) == ["biased", "amplified 1", "amplified 2", "debiased"]
+    for stage in list(watched.samplers)[:3]:
+        assert np.bincount(task.train.y[watched.samplers[stage].draw(0)]).tolist() == [20, 20, 20], stage
     assert sum(row["seen"] for row in task.journal.history) == 2 * (60 * 3 + N)
     assert task.recipe.of_stage("amplified").epochs == 2
 
@@ -149,20 +144,14 @@ def test_an_adjustment_stays_finite_however_sure_the_biased_model_is(scale: floa
 
 
 def test_the_adjusted_loss_is_that_of_shifted_logits(small_task: Callable[..., Task]) -> None:
-    task = small_task()
+    task = small_task(groups=None)
     batch, net, offsets = task.train.batch(torch.arange(7, 19)), new_net(0), torch.randn(N, CLASSES, generator=stream())
     expected = -(net(batch.x) + offsets[7:19]).log_softmax(1)[torch.arange(12), batch.y].mean()
     torch.testing.assert_close(Adjusted(net, offsets)(batch), expected)
-    seen: list[Tensor] = []
-    original = task.fit
-
-    def fit(objective: Any, stage: str) -> nn.Module:
-        seen.extend([objective.offsets] if stage == "debiased" else [])
-        return original(objective, stage)
-
-    task.fit, task.groups = fit, None  # type: ignore[method-assign]
+    watched = Watched(task)
     ULA(strength=100).fit(task)
-    assert seen[0].shape == (N, CLASSES) and float(seen[0].abs().max()) == 5, "capped"
+    seen = watched.objectives["debiased"].offsets
+    assert seen.shape == (N, CLASSES) and float(seen.abs().max()) == 5, "capped"
 
 
 # BAM
@@ -182,10 +171,7 @@ def test_free_vectors_take_their_share_of_the_gradient() -> None:
     assert not objective.vectors.grad[[0, 1, 3, 5]].any()
 
 
-def test_bam_trains_on_and_is_plain_without_errors(
-    small_task: Callable[..., Task], caplog: pytest.LogCaptureFixture
-) -> None:
-    task = small_task()
+def test_bam_trains_on_and_is_plain_without_errors(task: Task, caplog: pytest.LogCaptureFixture) -> None:
     BAM(upweight=4).fit(task)
     assert set(np.unique(task.journal.vectors["score"])) <= {1.0, 5.0}
     easy = replace(task, train=Split.of(20.0 * F.one_hot(task.train.y, 6), task.train.y))
@@ -196,8 +182,7 @@ def test_bam_trains_on_and_is_plain_without_errors(
 # XRM
 
 
-def test_twins_learn_from_their_own_half_and_flip_the_other(small_task: Callable[..., Task]) -> None:
-    task = small_task()
+def test_twins_learn_from_their_own_half_and_flip_the_other(task: Task) -> None:
     twins = Twins(new_net(0), new_net(1), task).train()
     batch = task.train.batch(torch.arange(0, N, 3))
     assert not twins.model(batch.x).any(), "last layers begin with zeros"
@@ -217,10 +202,8 @@ def test_twins_learn_from_their_own_half_and_flip_the_other(small_task: Callable
 
 
 @pytest.mark.parametrize(("confidence", "chance"), [(1 / 3, 0.0), (0.6, 0.4), (1.0, 1.0)])
-def test_a_label_is_flipped_as_often_as_the_other_twin_is_sure(
-    confidence: float, chance: float, small_task: Callable[..., Task]
-) -> None:
-    twins, n = Twins(new_net(0), new_net(1), small_task()), 20_000
+def test_a_label_is_flipped_as_often_as_the_other_twin_is_sure(confidence: float, chance: float, task: Task) -> None:
+    twins, n = Twins(new_net(0), new_net(1), task), 20_000
     rest = max((1 - confidence) / 2, 1e-30)
     logits = torch.tensor([confidence + 1e-7 * (chance == 0), rest, rest]).log().expand(n, CLASSES)
     found = twins.flipped(logits, torch.full((n,), 2), 0)
@@ -235,8 +218,7 @@ def test_a_void_run_is_said_and_its_classes_are_drawn_evenly(caplog: pytest.LogC
     np.testing.assert_allclose(weights, [0.25, 0.5, 0.25, 0.5, 0.5, 0.5, 0.5])
 
 
-def test_the_flip_rate_is_kept(small_task: Callable[..., Task]) -> None:
-    task = small_task()
+def test_the_flip_rate_is_kept(task: Task) -> None:
     XRM(learner="balanced").fit(task)
     flip = task.journal.vectors["flip"]
     assert flip.dtype == np.int8 and 0 < flip.mean() < 1
@@ -288,12 +270,10 @@ def test_afr_descends_along_the_gradient_that_autograd_gives() -> None:
 
 @pytest.mark.parametrize("method", [AFR(), DFR(), DFR(held_out=0, penalty="l2"), NeuronTune()])
 def test_only_the_last_layer_is_fitted(method: Method, small_task: Callable[..., Task]) -> None:
-    task = small_task()
-    model = method.fit(task)
+    model = method.fit(small_task())
     plain = plain_network(small_task(), method.held_out).model  # type: ignore[attr-defined]
-    different = [
-        name for name, tensor in model.state_dict().items() if not torch.equal(tensor, plain.state_dict()[name])
-    ]
+    before = plain.state_dict()
+    different = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])]
     assert different == ["2.weight", "2.bias"]
 
 
@@ -317,9 +297,8 @@ def test_l1_leaves_weights_at_zero_and_is_optimal() -> None:
             assert objective(standard + step * np.eye(8)[k]) >= objective(standard) - 1e-3
 
 
-def test_dfr_chooses_its_strength_by_the_worst_group(small_task: Callable[..., Task]) -> None:
+def test_dfr_chooses_its_strength_by_the_worst_group(task: Task) -> None:
     """One that leaves weights: with few samples in a group the smaller of the authors' leave all at 0."""
-    task = small_task()
     task.recipe = Recipe(epochs=8, batch_size=32, lr=0.05)
     model, least = DFR(held_out=0.5).fit(task), DFR(held_out=0.5, strength=0.001).fit(task)
     x = task.train.read(torch.arange(N))
@@ -346,8 +325,7 @@ def test_without_mistakes_no_feature_is_suppressed(caplog: pytest.LogCaptureFixt
 # Group labels
 
 
-def test_equal_draws_of_every_group(small_task: Callable[..., Task]) -> None:
-    task = small_task()
+def test_equal_draws_of_every_group(task: Task) -> None:
     assert task.groups is not None
     RWG().fit(task)
     scores = task.journal.vectors["score"]
@@ -355,7 +333,7 @@ def test_equal_draws_of_every_group(small_task: Callable[..., Task]) -> None:
     np.testing.assert_allclose(masses, N)
 
 
-def test_groups_are_for_methods_that_declare_them(small_task: Callable[..., Task]) -> None:
+def test_groups_are_for_methods_that_declare_them(task: Task) -> None:
     @dataclass(frozen=True)
     class Peeking(Method):
         def fit(self, task: Task) -> nn.Module:
@@ -363,21 +341,17 @@ def test_groups_are_for_methods_that_declare_them(small_task: Callable[..., Task
             return new_net(0)
 
     with pytest.raises(Problem, match="learns from group labels, and here are none"):
-        Peeking().fit(small_task())
+        Peeking().fit(task)
 
 
 @pytest.mark.parametrize("method", [GroupDRO(), RWG(), DFR()])
-def test_groups_that_are_the_label_are_refused(method: Method, small_task: Callable[..., Task]) -> None:
-    task = small_task()
+def test_groups_that_are_the_label_are_refused(method: Method, task: Task) -> None:
     with pytest.raises(Problem, match="the group labels are the labels: every class is one group; give groups that"):
         method.fit(replace(task, groups=task.train.y + 5))
 
 
 @pytest.mark.parametrize("method", [GroupDRO(), RWG(), DFR(held_out=0)])
-def test_a_group_of_one_sample_is_said(
-    method: Method, small_task: Callable[..., Task], caplog: pytest.LogCaptureFixture
-) -> None:
-    task = small_task()
+def test_a_group_of_one_sample_is_said(method: Method, task: Task, caplog: pytest.LogCaptureFixture) -> None:
     groups = task.train.y.clone()
     groups[0] = 7
     model = method.fit(replace(task, groups=groups))

@@ -82,13 +82,13 @@ def printing(tree: ast.Module, room: str) -> Findings:
 BUDGET = {
     "(top)": 341,
     "auditing": 4173,
-    "cli": 1231,
+    "cli": 1209,
     "data": 3630,
-    "integrations": 568,
+    "integrations": 558,
     "learn": 2847,
-    "methods": 1356,
-    "paper": 2790,
-    "report": 1508,
+    "methods": 1349,
+    "paper": 2778,
+    "report": 1463,
 }
 
 

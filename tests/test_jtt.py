@@ -1,6 +1,5 @@
 """JTT against its definition: the error set, how often a row counts, two independent networks, both edges said."""
 
-import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -11,28 +10,10 @@ from torch import nn
 from debiaser import JTT
 from debiaser.data.split import Split
 from debiaser.io import derive
-from debiaser.learn.losses import Objective
 from debiaser.learn.recipe import Recipe
-from debiaser.learn.sampler import IndexSampler, ScoreSampler
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
-from kills import same
-
-
-class Watched:
-    """What went into and came out of the stages of a task."""
-
-    def __init__(self, task: Task) -> None:
-        self.starts: dict[str, nn.Module] = {}
-        self.ends: dict[str, nn.Module] = {}
-        self.samplers: dict[str, IndexSampler | None] = {}
-        original = task.fit
-
-        def fit(objective: Objective, stage: str, sampler: IndexSampler | None = None, length: float = 1) -> nn.Module:
-            self.starts[stage], self.samplers[stage] = copy.deepcopy(objective.model), sampler
-            self.ends[stage] = original(objective, stage, sampler, length)
-            return self.ends[stage]
-
-        task.fit = fit  # type: ignore[method-assign]
+from kills import Watched, same
 
 
 @pytest.mark.parametrize("upweight", [0, 0.5, 50])
@@ -108,11 +89,7 @@ class Constant(nn.Module):
 
 @pytest.mark.parametrize(("prediction", "found", "remedy"), [(0, "none", "shorten"), (1, "all", "lengthen")])
 def test_no_error_and_nothing_but_errors_are_said_and_plain_training(
-    prediction: int,
-    found: str,
-    remedy: str,
-    tiny_task: Callable[..., Task],
-    caplog: pytest.LogCaptureFixture,
+    prediction: int, found: str, remedy: str, tiny_task: Callable[..., Task], caplog: pytest.LogCaptureFixture
 ) -> None:
     split = Split.of(torch.zeros(20, 1), torch.zeros(20, dtype=torch.long))
     task = tiny_task(train=split, make_model=lambda _: Constant(prediction), augment=None)

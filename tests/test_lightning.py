@@ -15,11 +15,11 @@ import lightning.pytorch as pl
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from conftest import example
 from debiaser import GCELoss, gradient_norms
 from debiaser.errors import DebiasingWarning, Misuse, Problem
 from debiaser.integrations.lightning import DebiasedSampling, PhasedSampler
 from debiaser.learn.sampler import ScoreSampler, Shuffle
-from test_sklearn import example
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 torch.manual_seed(0)

@@ -27,7 +27,7 @@ from conftest import assert_refused, debiaser
 from debiaser import audit
 from debiaser.auditing.api import command_line, make_request
 from debiaser.auditing.marks import Marks, choose_to_mark, marked_at_random, match_marks, random_sequence
-from debiaser.cli.marking import Server, new_server
+from debiaser.cli.marking import Server
 from debiaser.errors import Misuse, Problem
 from debiaser.report.audit_page import write_audit_page
 from test_page_in_browser import browser, css, press, run, show  # noqa: F401 (a fixture)
@@ -252,7 +252,7 @@ def audited(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(audited: Path) -> Iterator[Server]:
-    made = new_server(audited / "report.html", audited / "marks.csv", "debiaser debias x --marks marks.csv")
+    made = Server(audited / "report.html", audited / "marks.csv", "debiaser debias x --marks marks.csv")
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield made
     made.shutdown()

@@ -80,9 +80,7 @@ def test_detection_where_it_cannot_be_judged(kinds: list[int]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60),
-)
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60))
 def test_accuracies_lie_between_and_average_to_the_whole(rows: list[tuple[int, int, int]]) -> None:
     said, label, bias = (torch.tensor(column) for column in zip(*rows, strict=True))
     found = accuracies(F.one_hot(said, 4).float(), label, Truth(label, bias[:, None]))

@@ -26,6 +26,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars"),
 )
 PAGES = ["run", "image", "text"]
+ENTER, SPACE, ESCAPE, RIGHT, DOWN, UP = "\ue007\ue00d\ue00c\ue014\ue015\ue013"  # WebDriver's keys
 
 
 @pytest.fixture(scope="module")
@@ -166,16 +167,14 @@ def test_hostile_names_execute_nothing(browser: Any, pages: dict[str, str]) -> N
 
 
 def test_details_open_and_filters_work_by_keyboard(browser: Any, pages: dict[str, str]) -> None:
-    from selenium.webdriver.common.keys import Keys
-
     show(browser, pages["run"])
     (details,) = css(browser, "#section1")
     assert details.get_attribute("open") is None
-    css(browser, "#section1 > summary")[0].send_keys(Keys.ENTER)
+    css(browser, "#section1 > summary")[0].send_keys(ENTER)
     assert details.get_attribute("open") is not None
     (button,), cards = css(browser, "#section0 [data-show=follow]"), css(browser, "#section0 .card")
     assert all(card.is_displayed() for card in cards)
-    button.send_keys(Keys.SPACE)
+    button.send_keys(SPACE)
     assert button.get_attribute("aria-pressed") == "true" and sum(card.is_displayed() for card in cards) == 2
     show(browser, pages["run"] + "#section1")
     assert run(browser, "return document.getElementById('section1').open"), "as a link of the overview asks"
@@ -187,11 +186,8 @@ def test_details_open_and_filters_work_by_keyboard(browser: Any, pages: dict[str
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_every_part_is_there(browser: Any, pages: dict[str, str], kind: str) -> None:
     show(browser, pages[kind])
-    parts = [*("next", "repair", "views", "galleries", "looks", "suspects"), *("kinds", "to-mark", "scores")]
-    parts += [
-        *("table", "left-out", "how", "known-groups", "slices"),
-        *(("mislabelled", "saw") if kind == "image" else ()),
-    ]
+    parts = ["next", "repair", "views", "galleries", "looks", "suspects", "kinds", "to-mark", "scores", "table"]
+    parts += ["left-out", "how", "known-groups", "slices", *(["mislabelled", "saw"] if kind == "image" else [])]
     assert [part for part in parts if not css(browser, f"section h2#{part}")] == []
     said = css(browser, "main")[0].text
     for sentence in (
@@ -259,20 +255,18 @@ def test_classes_and_groups_are_a_table_whose_worst_cell_is_marked(browser: Any,
 
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_a_slice_is_drawn_and_tagged_as_a_whole(browser: Any, pages: dict[str, str], kind: str) -> None:
-    from selenium.webdriver.common.keys import Keys
-
     show(browser, pages[kind])
     slices = css(browser, "#slice-list .slice")
     assert len(slices) == 4 and all(one.find_elements("css selector", ".sample") for one in slices)
     samples = slices[1].find_elements("css selector", ".sample")
     names = [one.get_attribute("title").split(", ")[-1] for one in samples]
     (field,) = slices[1].find_elements("css selector", "input")
-    field.send_keys(Keys.ENTER)
+    field.send_keys(ENTER)
     assert slices[1].find_element("css selector", "output").text == "Type a word first."
-    field.send_keys("c", Keys.ENTER)
+    field.send_keys("c", ENTER)
     assert "has a key of its own" in slices[1].find_element("css selector", "output").text
     field.clear()
-    field.send_keys("grass, wet", Keys.ENTER)
+    field.send_keys("grass, wet", ENTER)
     assert slices[1].find_element("css selector", "output").text == f"{len(samples)} tagged"
     assert [one.get_attribute("data-mark") for one in samples] == ["grass wet"] * len(samples)
     assert css(browser, "#counter")[0].text == f"{len(samples)} marked: {len(samples)} grass wet"
@@ -340,19 +334,17 @@ def test_filters_by_kind_class_and_text(browser: Any, pages: dict[str, str]) -> 
 
 
 def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str], tmp_path: Path) -> None:
-    from selenium.webdriver.common.keys import Keys
-
     show(browser, pages["image"])
     assert not css(browser, "#save")[0].is_enabled() and not css(browser, "#to-marks")[0].is_displayed()
     first, second, third = css(browser, ".gallery .sample")[:3]
     names = [one.get_attribute("title").split(", ")[-1] for one in (first, second, third)]
     run(browser, "arguments[0].focus()", first)
-    press(browser, "a", "j", "c", Keys.ARROW_RIGHT, "m")
+    press(browser, "a", "j", "c", RIGHT, "m")
     assert browser.switch_to.active_element == third
     press(browser, "u", "k", "m")
     assert css(browser, "#counter")[0].text == "2 marked: 1 follows the shortcut, 1 mislabelled"
     run(browser, "document.getElementById('window').focus()")
-    press(browser, Keys.ARROW_DOWN, "j", Keys.ARROW_UP, "c")
+    press(browser, DOWN, "j", UP, "c")
     assert css(browser, "#window tr.current")[0].get_attribute("data-mark") == "conflicting"
     marked = [(names[0], "aligned"), (names[1], "mislabelled"), (table_column(browser, 2)[1], "conflicting")]
     at = "const {id, label, content} = data.rows, at = id.indexOf(arguments[0]);"
@@ -368,22 +360,20 @@ def test_reviews_by_keys_saves_and_remembers(browser: Any, pages: dict[str, str]
 
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_enlarges_by_key_and_click_steps_and_closes(browser: Any, pages: dict[str, str], kind: str) -> None:
-    from selenium.webdriver.common.keys import Keys
-
     show(browser, pages[kind])
     (dialog,), (title,) = css(browser, "#enlarged"), css(browser, "#dialog-title")
     first, second = css(browser, "#look-list .sample")[:2]
     run(browser, "arguments[0].focus()", first)
-    press(browser, Keys.ENTER)
+    press(browser, ENTER)
     assert dialog.is_displayed() and title.text == first.get_attribute("title").split(", ")[-1]
-    press(browser, Keys.ARROW_RIGHT, "c")
+    press(browser, RIGHT, "c")
     assert title.text == second.get_attribute("title").split(", ")[-1]
     assert css(browser, "#enlarged [data-mark=conflicting]")[0].get_attribute("aria-pressed") == "true"
     shown = css(browser, "#dialog-body " + ("img.heat-debiased" if kind == "image" else ".words-debiased"))[0]
     assert not shown.is_displayed()
     css(browser, "#dialog-look [data-look=debiased]")[0].click()
     assert shown.is_displayed()
-    press(browser, Keys.ESCAPE)
+    press(browser, ESCAPE)
     assert not dialog.is_displayed() and browser.switch_to.active_element == first
     assert second.get_attribute("data-mark") == "conflicting"
     row = css(browser, "#window tr[data-place]")[0]

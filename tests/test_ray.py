@@ -16,10 +16,10 @@ import pyarrow
 import ray
 from pyarrow import parquet
 
+from conftest import example
 from debiaser import ScoreSampler, gradient_norms, read_scores
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations.ray import score_dataset
-from test_sklearn import example
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # workers are interpreters of their own, which start slowly
 N = 500

@@ -1,6 +1,5 @@
 """The scikit-learn classifier: scikit-learn's own checks, pipelines, searches, networks of one's own."""
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-from conftest import ROOT
+from conftest import example
 from debiaser import CNC, PGD, LfF, Recipe, Vanilla
 from debiaser.errors import Misuse
 from debiaser.integrations.sklearn import DebiasedClassifier
 from debiaser.methods.afr import AFR
 from debiaser.methods.guarded import GuardedPGD
 from debiaser.methods.task import Method
-
-
-def example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +36,7 @@ def test_what_scikit_learn_checks() -> None:
     found = check_estimator(classifier, expected_failed_checks=excused, on_skip=None, on_fail=None)
     assert len(found) > 40
     assert {each["check_name"]: each["exception"] for each in found if each["status"] == "failed"} == {}
-    skipped = {
-        "check_array_api_input",
-        "check_classifier_data_not_an_array",
-    }  # need other libraries
+    skipped = {"check_array_api_input", "check_classifier_data_not_an_array"}  # need other libraries
     assert {each["check_name"] for each in found if each["status"] != "passed"} <= skipped | excused.keys()
 
 
@@ -77,10 +65,7 @@ def test_labels_of_any_kind_and_what_is_learnt(data: tuple[np.ndarray, np.ndarra
 def test_in_a_pipeline_and_a_search(data: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = data
     pipe = make_pipeline(StandardScaler(), DebiasedClassifier(epochs=5, random_state=0))
-    choices = {
-        "debiasedclassifier__method": [PGD(), PGD(p=1), Vanilla()],
-        "debiasedclassifier__hidden": [4],
-    }
+    choices = {"debiasedclassifier__method": [PGD(), PGD(p=1), Vanilla()], "debiasedclassifier__hidden": [4]}
     search = GridSearchCV(pipe, choices, cv=2).fit(x, y)
     assert search.best_score_ > 0.4 and search.best_params_["debiasedclassifier__hidden"] == 4
     assert len(search.cv_results_["params"]) == 3

@@ -12,7 +12,7 @@ import torch
 
 from conftest import Done, script
 from debiaser.paper.speed import CLAIMS, Way, difference, in_fresh_process, interleaved, ratio, spread
-from debiaser.report.speed import bound, markdown, write_speed_page
+from debiaser.report.speed import bound, write_speed_page
 
 
 def test_ways_take_turns_and_a_ratio_is_that_of_a_round() -> None:
@@ -67,8 +67,8 @@ def test_a_bound_is_kept_or_not() -> None:
 
 
 def test_the_documents_show_every_alternative(tmp_path: Path) -> None:
-    found, document_table = measured("a | loop"), script("docs/making/tables.py").table
-    text = markdown(found)
+    found, documents = measured("a | loop"), script("docs/making/tables.py")
+    text, document_table = documents.speed_table(found), documents.table
     assert "| Scoring | a &#124; loop | 2× | 1.5× to 3× | 100 ms | 10 – 20 |" in text
     assert "| 2× (ours over it) |" in text and "measured 2.000: not kept" in text
     kept = tmp_path / "benchmarks" / "results" / "speed.json"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import ROOT, script
 from debiaser import PGD, gradient_norms
 from debiaser.cli.runs import found_in, report
 from debiaser.methods.task import Task
@@ -19,20 +19,12 @@ from debiaser.paper.experiment import histogram, measures, selection
 from debiaser.paper.results import finished, table
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES, Study
-from debiaser.paper.studies.findings import (
-    Scale,
-    also_printed,
-    expected_seconds,
-    findings,
-    gather,
-    missing,
-    tally,
-)
+from debiaser.paper.studies.findings import Scale, also_printed, expected_seconds, findings, gather, missing, tally
 from debiaser.paper.studies.study import Cell, Tally, Verdict, alike
 from debiaser.report.figures import study_figures, write_study_figures
 from debiaser.report.run_page import write_page
 from debiaser.report.runs import find_runs
-from debiaser.report.tables import study_markdown, study_table
+from debiaser.report.tables import study_table
 
 
 def test_every_published_number_of_a_study_stands_beside_a_cell() -> None:
@@ -183,7 +175,7 @@ def test_tables_and_figures_show_ours_beside_published(tmp_path: Path) -> None:
     headings, rows = study_table(found)
     assert headings == ["Cell", "Ours", "Runs", "Published", "Difference"]
     assert rows[-1] == [both, "97.88", "1", "96.88 ± 0.28", "+1.00"] and rows[0][1] == "–"
-    text = study_markdown(found)
+    text = script("docs/making/tables.py").study_markdown(found)
     assert "not testable here" in text and "`debiaser study ablation --commands` lists them." in text
     assert "train cmnist --method pgd --rho 0.005 --seed 0 --set alpha=none" in found["not_run"]
     drawn = write_study_figures(found, tmp_path / "figures")

@@ -102,7 +102,7 @@ def test_a_plan_without_past_runs_names_no_time(tmp_path: Path) -> None:
 def test_long_stages_say_when_they_end() -> None:
     from debiaser.cli.console import until
 
-    assert until(30.0, 500.0) == "" and until(300.0, 400.0).startswith("until about ")
+    assert until(30.0, 500.0) == "" and until(300.0, 400.0).startswith(", until about ")
 
 
 def test_threads_are_divided_among_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from conftest import example
 from debiaser import gradient_norms
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations.transformers import DebiasedTrainer
-from test_sklearn import example
 
 EXAMPLE = example("transformers_trainer")
 ROWS = EXAMPLE.texts(64, 0.9, 0)[0]

@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,14 @@ from debiaser.methods import METHODS
 from debiaser.paper.spec import new_spec
 from debiaser.paper.studies import STUDIES
 from debiaser.paper.studies.findings import Scale, findings, gather
+from debiaser.report.figures import times
 from debiaser.report.runs import Result
-from debiaser.report.speed import markdown
-from debiaser.report.tables import (
-    markdown_table,
-    record_markdown,
-    spread,
-    studies_summary,
-    study_markdown,
-    summary_rows,
-    text_table,
-    with_interval,
-)
+from debiaser.report.speed import bound, facts, short
+from debiaser.report.tables import markdown_table, plural, spread, study_table, summary_rows, text_table, with_interval
 
 SEEDS = 3  # that every study should have, but those that need more
 NOT_RUN = "*Not run yet.*\n"
+MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
 MARK = re.compile(r"(<!-- results: (?P<what>[^>]*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -60,9 +53,10 @@ def table(results: Path, what: str) -> str:
         found: Any = json.loads(files[what].read_text()) if files[what].exists() else {"quick": True}
         if found.get("quick"):  # tiny inputs are no measurement
             return NOT_RUN
-        return (markdown(found) if what == "speed" else theory_table(found["statements"])) + "\n"
+        return (speed_table(found) if what == "speed" else theory_table(found["statements"])) + "\n"
     dataset, *filters = what.split()
-    made: dict[str, Callable[..., str]] = {"headline": headline_table, "fix": fix_table, "studies": studies}
+    made: dict[str, Callable[..., str]] = {"headline": headline_table, "studies": studies}
+    made["fix"] = lambda results, kind="marks": FIX_TABLES[kind](results)
     if dataset in made:
         return made[dataset](results, *filters) + "\n"
     if dataset in {"own", "regret"}:
@@ -117,6 +111,42 @@ def studies(results: Path, short: str = "") -> str:
     return "\n\n".join([studies_summary(found), *left_out, *(study_markdown(each) for each in found)])
 
 
+def study_markdown(found: Mapping[str, Any]) -> str:
+    """A section of the docs: the claim, whether it held and at which scale, the table, what is not run."""
+    parts = [
+        f"### `{found['study']}`: {found['title']}",
+        f"*Claim*: {found['statement']}",
+        f"*Here*: {verdict(found)} ({found['scale']}). {found['sentence']}",
+        markdown_table(*study_table(found)),
+        f"*Protocol*: {found['protocol']}",
+    ]
+    notes = list(dict.fromkeys(each["note"] for each in found["cells"] if each["note"]))
+    if notes:
+        parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
+    if found["also_printed"]:
+        parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
+    if found["not_run"]:
+        told = f"Not run: {plural(len(found['not_run']), 'run')}"
+        parts.append(f"{told}; `debiaser study {found['study']} --commands` lists them.")
+    return "\n\n".join(parts)
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """`held`, `held in 3 of 9 places`, `not testable here`."""
+    return f"{MARKS[found['claim']]} {found['tested']}".strip()
+
+
+def studies_summary(every: Sequence[Mapping[str, Any]]) -> str:
+    """A table of all studies with their verdicts."""
+    rows = [[f"`{each['study']}`", each["title"], verdict(each), each["scale"]] for each in every]
+    return markdown_table(["Study", "What", "Claim here", "Scale"], rows, numbers=False)
+
+
+def record_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A record of measurements, a list of rows with named cells: one line per row, under the names of the first."""
+    return markdown_table(list(rows[0]), ([row[name] for name in rows[0]] for row in rows), numbers=False)
+
+
 def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """What an audit or a debiasing of someone's own data reached (`benchmarks/own_data.py`), as a row."""
     everyone = found.get("regret", {}).get("overall", {})
@@ -150,36 +180,57 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fix_table(results: Path, kind: str = "marks") -> str:
-    """What `benchmarks/fix.py` measured, the mean over draws, by set: what marks bring in the worst group of test sets;
-    `even`: what debiasing changes where there is no shortcut; `regret`: what each rule of choice loses to an oracle."""
-    sets, row_of = dict[str, list[dict[str, float]]](), {"even": even_row, "regret": regrets}.get(kind, marked_row)
+# What `benchmarks/fix.py` measured, by set, as means over draws
+
+
+def fix_means(
+    results: Path, row_of: Callable[[Mapping[str, Any]], dict[str, float]], shortcut: bool = True
+) -> dict[str, tuple[int, dict[str, float]]]:
+    """By set with (or without) a shortcut: how many draws there are, and the mean of what they give for a row."""
+    sets = dict[str, list[dict[str, float]]]()
     for path in sorted((results / "fix").glob("*.json")):
         found = json.loads(path.read_text())
-        if found["shortcut"] == (kind != "even"):
+        if found["shortcut"] == shortcut:
             stages = {str(each["stage"]): each for each in found["stages"]}
-            sets.setdefault(found["set"], []).append(row_of(stages))
+            sets.setdefault(found["set"].replace("_", " "), []).append(row_of(stages))
+    return {
+        name: (len(draws), {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]})
+        for name, draws in sets.items()
+    }
+
+
+def means_table(means: Mapping[str, tuple[int, dict[str, float]]]) -> str:
+    """A line for every set."""
+    rows = [(name, str(draws), *(f"{each:.1f}" for each in mean.values())) for name, (draws, mean) in means.items()]
+    if not rows:
+        return NOT_RUN.rstrip()
+    (_, columns), *_ = means.values()
+    return markdown_table(("set", "draws", *columns), rows)
+
+
+def marks_table(results: Path) -> str:
+    """What marks bring in the worst group, and how much of the gap between vanilla and all group labels they close."""
     rows, shares = [], list[list[float]]()
-    for name, draws in sets.items():
-        mean = {each: sum(draw[each] for draw in draws) / len(draws) for each in draws[0]}
-        told = [f"{value:.1f}" for value in mean.values()]
-        if kind == "short":
-            rows.append((name.replace("_", " "), *(f"{mean[each]:.0f}" for each in SHORT)))
-            continue
-        if kind == "marks":
-            gap = mean["all group labels"] - mean["vanilla"]
-            won = [mean[marks] - mean["vanilla"] for marks in ("60 marks", "120 marks")]
-            closed = [100 * each / gap for each in won] if gap >= GAP else []
-            shares += [closed] if closed else []
-            told.append(percents(closed) or "–")
-        rows.append((name.replace("_", " "), str(len(draws)), *told))
-    if kind == "short":
-        return markdown_table(("", *SHORT), rows)
+    for name, (draws, mean) in fix_means(results, marked_row).items():
+        gap = mean["all group labels"] - mean["vanilla"]
+        won = [mean[marks] - mean["vanilla"] for marks in ("60 marks", "120 marks")]
+        closed = [100 * each / gap for each in won] if gap >= GAP else []
+        shares += [closed] if closed else []
+        rows.append((name, str(draws), *(f"{value:.1f}" for value in mean.values()), percents(closed) or "–"))
+    if not rows:
+        return NOT_RUN.rstrip()
     if shares:
         middle = percents([sum(each) / len(shares) for each in zip(*shares, strict=True)])
         rows.append((f"mean of {len(shares)} sets", *[""] * (len(mean) + 1), middle))
-    heads = ("set", "draws", *mean, *(["gap closed"] if kind == "marks" else [])) if rows else ()
-    return markdown_table(heads, rows) if rows else NOT_RUN.rstrip()
+    return markdown_table(("set", "draws", *mean, "gap closed"), rows)
+
+
+def short_marks_table(results: Path) -> str:
+    """The same for the README."""
+    means = fix_means(results, marked_row)
+    return markdown_table(
+        ("", *SHORT), [(name, *(f"{m[each]:.0f}" for each in SHORT)) for name, (_, m) in means.items()]
+    )
 
 
 def percents(values: Iterable[float]) -> str:
@@ -221,6 +272,13 @@ def regrets(stages: Mapping[str, Any]) -> dict[str, float]:
     return {"oracle": best} | {f"regret: {rule}": best - value for rule, value in picked.items()}
 
 
+FIX_TABLES: dict[str, Callable[[Path], str]] = {
+    "marks": marks_table,
+    "short": short_marks_table,
+    "even": lambda results: means_table(fix_means(results, even_row, shortcut=False)),
+    "regret": lambda results: means_table(fix_means(results, regrets)),
+}
+
 # by what the table calls them
 CANDIDATES = {
     "vanilla": "vanilla (class-balanced)",
@@ -229,6 +287,28 @@ CANDIDATES = {
     "PGD, all draws by score": "PGD, 100% of draws by score",
     "PGD, three quarters by score, counterfactual copies": "PGD, 75% of draws by score, counterfactual copies",
 }
+
+
+def speed_table(found: Mapping[str, Any]) -> str:
+    """Every alternative of every claim as a line, and the machine."""
+    rows = [speed_row(claim, way) for claim in found["claims"] for way in claim["ratios"]]
+    parts = [record_markdown(rows)] if rows else []
+    parts += [sentence for claim in found["claims"] if (sentence := bound(claim))]
+    return "\n\n".join([*parts, f"Measured on: {facts(found['environment'])}."])
+
+
+def speed_row(claim: Mapping[str, Any], way: str) -> dict[str, str]:
+    """One alternative: how many times as long it takes, or ours over it where that is bounded, and both memories."""
+    spread, memory = claim["ratios"][way], claim["peak_mb"]
+    peaks = [f"{memory[each]:,.0f}" if each in memory else "–" for each in ("ours", way)]
+    return {
+        "What": claim["title"],
+        "Beside": way,
+        "Times as long": times(spread["median"]) + (" (ours over it)" if claim["at_most"] else ""),
+        "Lowest to highest": f"{times(spread['low'])} to {times(spread['high'])}",
+        "Ours": short(claim["seconds"]["ours"]),
+        "Peak memory, MB: ours, it": " – ".join(peaks) if memory else "–",
+    }
 
 
 def theory_table(statements: Iterable[Mapping[str, str]]) -> str:

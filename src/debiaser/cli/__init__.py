@@ -106,22 +106,19 @@ def handle_sigterm() -> None:
 
     Under torchrun, the first process says why it must end when torchrun ends it, and only it warns.
     """
+    rank = torchrun_rank()
 
     def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which tells `main` what it was; a second one ends at once
+        if not rank:
+            raise KeyboardInterrupt
         raise Problem(
             "torchrun ended this job, since one of its processes failed; "
             "what was done is kept: start the same command again, and it goes on from there"
         )
 
-    rank = torchrun_rank()
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which tells `main` what it was; a second one ends at once
-        raise KeyboardInterrupt
-
     if rank in ("", "0"):
-        signal.signal(signal.SIGTERM, end if rank else interrupt)
+        signal.signal(signal.SIGTERM, end)
     else:
         logging.getLogger("debiaser").setLevel(logging.CRITICAL)
 

@@ -64,8 +64,7 @@ class Lines(Reporter):
                 say(f"{name}: {amount(done, unit)}")
                 return
             left = (now - started) / (done - first) * (total - done)
-            end = until(now - started, left)
-            say(f"{name}: {done / total:.0%}, about {duration(left)} left{f', {end}' if end else ''}")
+            say(f"{name}: {done / total:.0%}, about {duration(left)} left{until(now - started, left)}")
 
 
 def amount(number: int, unit: str) -> str:
@@ -116,8 +115,8 @@ def duration(seconds: float) -> str:
 
 
 def until(elapsed: float, left: float) -> str:
-    """`until about 14:05` for what takes longer than ten minutes in all, else nothing."""
-    return f"until about {clock(left)}" if elapsed + left > LONG else ""
+    """`, until about 14:05` for what takes longer than ten minutes in all, else nothing."""
+    return f", until about {clock(left)}" if elapsed + left > LONG else ""
 
 
 def clock(seconds: float) -> str:

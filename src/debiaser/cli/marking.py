@@ -45,8 +45,7 @@ def mark(
     if MARKER not in page.read_text(encoding="utf-8"):
         raise Problem(f"{page} is of an older version of debiaser: run the audit again")
     read_marks(marks)
-    server = new_server(page, marks, next_command(folder, marks), port)
-    with server:
+    with Server(page, marks, next_command(folder, marks), port) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}/?token={server.token}"
         typer.echo(f"Mark the samples here (only this machine can open it): {address}")
         typer.echo(printable(f"Every mark is written to {marks}. Ctrl-C ends."))
@@ -86,25 +85,17 @@ def read_marks(path: Path) -> list[dict[str, str]]:
 
 
 class Server(ThreadingHTTPServer):
-    """What the handler needs beside the connection."""
+    """Gives this page on 127.0.0.1 and takes its marks; `command` is what comes next."""
 
     daemon_threads = True
-    page: Path
-    marks: Path
-    command: str
-    token: str
-    lock: Lock
 
-
-def new_server(page: Path, marks: Path, command: str, port: int = 0) -> Server:
-    """A server of this page on 127.0.0.1; it is not yet serving."""
-    try:
-        server = Server(("127.0.0.1", port), Handler)
-    except OSError as error:
-        raise Problem(f"cannot listen on port {port}: {error.strerror}; choose another --port") from error
-    server.page, server.marks, server.command = page, marks, command
-    server.token, server.lock = secrets.token_urlsafe(24), Lock()
-    return server
+    def __init__(self, page: Path, marks: Path, command: str, port: int = 0) -> None:
+        try:
+            super().__init__(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise Problem(f"cannot listen on port {port}: {error.strerror}; choose another --port") from error
+        self.page, self.marks, self.command = page, marks, command
+        self.token, self.lock = secrets.token_urlsafe(24), Lock()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -82,8 +82,7 @@ def audit(
             workers=at_least(workers), seed=seed, epochs=epochs, matters=names(matters), marks=marks,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
-    show(findings, as_json)
-    finish(findings, failing)
+    finish(findings, as_json, failing)
 
 
 @app.command()
@@ -125,8 +124,7 @@ def debias(
             matters=names(matters), marks=marks, use_groups=use_groups, export=export, max_cost=max_cost,
             redact=frozenset(choices("redaction", redact, REDACTIONS)), out=out,
         )  # fmt: skip
-    show(findings, as_json)
-    finish(findings, failing)
+    finish(findings, as_json, failing)
 
 
 @app.command()
@@ -144,8 +142,7 @@ def predict(
 
     with reporting(quiet):
         answered, unreadable = predict_inputs(model_dir, inputs, image, text)
-    for name, reason in unreadable:
-        typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
+    tell_left_out(unreadable)
     if not answered:
         raise Problem(f"none of the {len(unreadable):,} inputs could be read; check their paths, and --image or --text")
     if as_json:
@@ -182,8 +179,7 @@ def score(
         samples = to_score(model, source, Columns(label, image, text))
         scored = score_by_ray(samples, out, address, at_least(workers)) if engine == "ray" else samples.by_itself(out)
         scores, left_out = samples.finish(out)
-    for name, reason in left_out:
-        typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
+    tell_left_out(left_out)
     if as_json:
         print_json({"n": scored, "scores": str(scores), "unreadable": [{"id": n, "reason": r} for n, r in left_out]})
     else:
@@ -226,6 +222,12 @@ def clean(as_json: options.Json = False) -> None:
         print_json({"freed_bytes": freed})
     else:
         typer.echo(f"Removed {freed / 1e6:,.1f} MB of cached pixels, features and models.")
+
+
+def tell_left_out(unreadable: list[tuple[str, str]]) -> None:
+    """A line for each sample that could not be read."""
+    for name, reason in unreadable:
+        typer.echo(printable(f"debiaser: left out {name}: it {reason}"), err=True)
 
 
 def at_least(number: int) -> int:
@@ -274,15 +276,17 @@ def read_array(path: Path) -> Any:
         raise Problem(f"cannot read {path} as an array: {reason}; save it with numpy.save") from error
 
 
-def show(findings: Any, as_json: bool) -> None:
-    """The findings in words, the model that was examined first; or as one JSON object."""
-
+def finish(findings: Any, as_json: bool, failing: tuple[str, ...]) -> None:
+    """The findings in words, or as one JSON object; exit code 3 where the verdict is one that was named."""
     if as_json:
         hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "to_mark", "map")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
-        return
-    for line in told(findings):
-        typer.echo(printable(line))
+    else:
+        for line in told(findings):
+            typer.echo(printable(line))
+    if findings.verdict.replace(" ", "-") in failing:
+        typer.echo(f"debiaser: the verdict '{findings.verdict}' is one that --fail-if names", err=True)
+        raise typer.Exit(NAMED)
 
 
 def told(findings: Any) -> Iterator[str]:
@@ -336,10 +340,3 @@ def told_groups(groups: dict[str, Any]) -> Iterator[str]:
         yield f"  {'  '.join(line)}{worst if cell and cell == groups['worst'] else ''}"
     if len(groups["cells"]) > len(cells):
         yield f"  and {len(groups['cells']) - len(cells):,} more cells, which the page shows"
-
-
-def finish(findings: Any, failing: tuple[str, ...]) -> None:
-    """Exit code 3 where the verdict is one that was named."""
-    if findings.verdict.replace(" ", "-") in failing:
-        typer.echo(f"debiaser: the verdict '{findings.verdict}' is one that --fail-if names", err=True)
-        raise typer.Exit(NAMED)

@@ -11,7 +11,7 @@ import typer
 
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
-from debiaser.cli.console import LONG, clock, duration, reporting, say, show_table
+from debiaser.cli.console import clock, duration, reporting, say, show_table, until
 from debiaser.cli.runs import DEVICES
 from debiaser.errors import Misuse, Problem, known
 from debiaser.io import make_folder, write_json
@@ -61,11 +61,12 @@ def study(
     lacking = missing(chosen, store, scale)
     where = [*(["--data", str(data)] if data else []), *(["--device", device] if device != "auto" else [])]
     where += ["--out", str(out)]
-    if commands:
-        show_commands(name, [shlex.join(["debiaser", *each.words, *where]) for each in lacking], store, as_json)
-        return
-    if dry_run:
-        show_plan(name, chosen, lacking, store, workers, as_json)
+    if commands or dry_run:
+        tell_left_out(store)
+        if commands:
+            show_commands(name, [shlex.join(["debiaser", *each.words, *where]) for each in lacking], as_json)
+        else:
+            show_plan(name, chosen, lacking, list(store.all()), workers, as_json)
         return
     if figures:
         make_folder(figures)  # a folder that cannot be is told before the work, not after
@@ -125,30 +126,23 @@ def list_studies(as_json: bool) -> None:
         show_table(title, ("label", "what", "claim"), rows, False, words=True)
 
 
-def show_commands(name: str, lines: list[str], store: Any, as_json: bool) -> None:
+def show_commands(name: str, lines: list[str], as_json: bool) -> None:
     """One shell line per run, for a cluster's job array."""
-    tell_left_out(store)
     if as_json:
         print_json({"study": name, "commands": lines})
     elif lines:
         typer.echo("\n".join(lines))
 
 
-def show_plan(name: str, chosen: list[Any], lacking: list[Any], store: Any, workers: int, as_json: bool) -> None:
+def show_plan(name: str, chosen: list[Any], lacking: list[Any], past: list[Found], workers: int, as_json: bool) -> None:
     """What would run, and how long from past runs."""
     from debiaser.paper.studies.findings import expected_seconds
     from debiaser.report.tables import plural
 
-    tell_left_out(store)
-    past = list(store.all())
-    runs: list[Found] = [
-        {
-            "command": shlex.join(["debiaser", *each.words]),
-            "key": each.spec.key,
-            "seconds": expected_seconds(each.spec, past),
-        }
-        for each in lacking
-    ]
+    runs: list[Found] = []
+    for each in lacking:
+        command, seconds = shlex.join(["debiaser", *each.words]), expected_seconds(each.spec, past)
+        runs.append({"command": command, "key": each.spec.key, "seconds": seconds})
     measured = [each["seconds"] for each in runs if each["seconds"] is not None]
     listed, unknown = ", ".join(each.label for each in chosen), len(runs) - len(measured)
     if as_json:
@@ -186,8 +180,7 @@ def make(
     times = {each.spec.key: expected_seconds(each.spec, past) for each in lacking}
     whole = sum(each for each in times.values() if each) / workers
     if lacking:
-        until = f", until about {clock(whole)}" if whole > LONG else ""
-        tell(plural(len(lacking), "run") + (f", about {duration(whole)}{until}" if whole else ""))
+        tell(plural(len(lacking), "run") + (f", about {duration(whole)}{until(0, whole)}" if whole else ""))
 
     def ended(run: Any, failure: Any) -> None:
         nonlocal done

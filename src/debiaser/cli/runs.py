@@ -230,7 +230,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
             for name, source in DATASETS.items()
         ]
         sets, encoders = (
-            [{"name": n, "about": known_sets[n].title, "path": as_text(each.path)} for n, each in found.items()]
+            [{"name": n, "about": known_sets[n].title, "path": s.path and str(s.path)} for n, s in found.items()]
             for found in (there, models)
         )
         print_json({"datasets": benchmarks, "raw": sets, "weights": encoders})
@@ -238,7 +238,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
     rows = [(n, s.about, "ready" if ready[n] else f"debiaser data get {n}") for n, s in DATASETS.items()]
     show_table("Benchmarks", ("name", "what", "here"), rows, False)
     for title, found in (("Raw sets", there), ("Weights", models)):
-        cells = [(n, known_sets[n].title, as_text(s.path) or "-") for n, s in found.items()]
+        cells = [(n, known_sets[n].title, str(s.path or "-")) for n, s in found.items()]
         show_table(title, ("name", "what", "where"), cells, False)
 
 
@@ -275,16 +275,16 @@ def check_data(
             raise Problem(status.problem or f"{each} is not here; get it with `debiaser data get {each}`")
     found = statistics(loaded(name, rho, noise, data_seed, option, data)) if name in DATASETS else {}
     if as_json:
-        print_json({"name": name, "raw": {each: as_text(s.path) for each, s in checked.items()}, "splits": found})
+        print_json({"name": name, "raw": {each: str(s.path) for each, s in checked.items()}, "splits": found})
         return
     for each, status in checked.items():
         typer.echo(f"{each}: verified{f', but for {status.unknown}' if status.unknown else ''}, {status.path}")
     if found:
         columns = ("split", "samples", "against the shortcut", "flipped", "samples per class")
-        cells = [
-            (part, *(number(each[count]) for count in COUNTS), " ".join(map(str, each["per_class"])))
-            for part, each in found.items()
-        ]
+        cells = []
+        for part, told in found.items():
+            counts = ("unknown" if told[count] is None else f"{told[count]:,}" for count in COUNTS)
+            cells.append((part, *counts, " ".join(map(str, told["per_class"]))))
         show_table(name, columns, cells, False)
 
 
@@ -329,13 +329,3 @@ def loaded(
     spec = new_spec(name, "vanilla", rho, noise=noise, data_seed=data_seed, options=option or ())
     with reporting(quiet=False):
         return load(spec, data)
-
-
-def as_text(path: Path | None) -> str | None:
-    """The path as text, None where there is none."""
-    return None if path is None else str(path)
-
-
-def number(value: int | None) -> str:
-    """With commas; a word where unknown."""
-    return "unknown" if value is None else f"{value:,}"

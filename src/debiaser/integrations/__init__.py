@@ -45,13 +45,12 @@ def check_sampler(loader: Any, ours: Any, owner: str, remedy: str) -> None:
         raise Problem(f"the sampler of {owner} is not in use (the loader has: {kinds}): {remedy}")
 
 
-def check_scores(scores: Tensor, dataset: Any, known: str, where: str, remedy: str) -> Tensor:
-    """The scores that an interrupted training left, if they are those of this dataset, whose fingerprint was known."""
+def check_scores(scores: Tensor, dataset: Any, known: str, where: str, remedy: str) -> None:
+    """Refuse scores that an interrupted training left, unless they are of this dataset, whose fingerprint was known."""
     if len(scores) != len(dataset):
         raise Misuse(f"{where} has scores of {len(scores)} samples, but the dataset has {len(dataset)}; {remedy}")
     if known and known != fingerprint(dataset):
         raise Misuse(f"{where} has scores of other samples than the dataset has now, or in another order; {remedy}")
-    return scores
 
 
 def probe(model: nn.Module, dataset: Any, collate: Callable[[Any], Any] | None = None, **options: Any) -> None:

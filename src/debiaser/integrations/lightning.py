@@ -1,8 +1,6 @@
 """PGD inside a Lightning training: a callback that owns the sampler."""
 
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,13 +9,13 @@ from torch.utils.data import Sampler
 
 from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
+from debiaser.io import log
 from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 
 pl = shared.framework("lightning.pytorch", "lightning")
-log = logging.getLogger("debiaser")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
 
 
@@ -159,12 +157,10 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                 "first epochs: compute the loss with it, or name the module it uses: DebiasedSampling(..., loss=)"
             )
 
-    @contextmanager
-    def _converting(self, trainer: Any, pl_module: Any) -> Iterator[None]:
+    def _converting(self, trainer: Any, pl_module: Any) -> Any:
         """Inside, the module is given its inputs in 16 or 64 bits, where its weights are."""
         convert = trainer.precision_plugin.convert_input
-        with pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True):
-            yield
+        return pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Refuse to go on with another sampler than ours."""

@@ -138,14 +138,11 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._checked(X, reset=False)
         logits = predict(self.module_, as_split(values, torch.zeros(values.shape[0]), self.module_).batches(BATCH))
-        probabilities: NDArray[np.float64] = logits[:, : len(self.classes_)].double().softmax(1).numpy()
-        return probabilities
+        return np.asarray(logits[:, : len(self.classes_)].double().softmax(1).numpy())
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """(n,) the likeliest classes."""
-        likely = self.predict_proba(X).argmax(1)
-        classes: NDArray[Any] = self.classes_[likely]
-        return classes
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
 
     def _checked(self, X: ArrayLike, **given: Any) -> Any:  # noqa: N803
         """Features, and labels where they are given, as arrays."""

@@ -197,9 +197,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         return losses.mean() if num_items_in_batch is None else losses.sum() / num_items_in_batch
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        if self.sampler_ is None:
-            return super()._get_train_sampler(train_dataset)
-        return self.sampler_
+        return super()._get_train_sampler(train_dataset) if self.sampler_ is None else self.sampler_
 
 
 class OwnSampler(library.TrainerCallback):  # type: ignore[misc, name-defined]

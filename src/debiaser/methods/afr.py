@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -38,7 +37,8 @@ class AFR(Method):
         noted[torch.from_numpy(network.held_out)] = weights
         task.journal.note("weight", noted)
         with task.journal.timed("last layer"):
-            start = torch.from_numpy(np.column_stack(network.last_layer())).double()
+            head = network.head(network.model)
+            start = torch.column_stack([head.weight.flatten(1), head.bias]).detach().cpu().float().double()
             layer = self.descend(seen, weights, start)  # stage 2
             return network.with_last_layer(layer[:, :-1].numpy(), layer[:, -1].numpy())
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
-from debiaser.data.split import Split
 from debiaser.io import log, numpy_stream
 from debiaser.learn.groups import balancing_weights
-from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, Vector, choose_strength, compare, doubt_labels
+from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, choose_strength, compare, doubt_labels
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded
@@ -99,10 +97,11 @@ class GuardedPGD(Method):
     ) -> Comparison:
         """Both models on samples that none has seen: validation data, or what was held out."""
         split = task.valid or task.train.subset(torch.from_numpy(np.flatnonzero(half < 0)))
-        chances = [probabilities(task, each, split) for each in biased]
-        before, after = (probabilities(task, each, split).argmax(1) for each in (vanilla, debiased))
-        y, classes = split.y.numpy(), chances[0].shape[1]
-        return compare(before, after, y, np.mean(chances, 0).argmax(1) != y, classes, self.max_cost)
+        models = (*biased, vanilla, debiased)
+        chances = [task.outputs(each, split).logits.double().softmax(1).numpy() for each in models]
+        before, after = (each.argmax(1) for each in chances[2:])
+        y, shortcut = split.y.numpy(), np.mean(chances[:2], 0).argmax(1)
+        return compare(before, after, y, shortcut != y, chances[0].shape[1], self.max_cost)
 
 
 def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
@@ -113,11 +112,6 @@ def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
         half[mine] = np.arange(len(mine)) % 2
         half[mine[: round(held_out * len(mine))]] = -1
     return half
-
-
-def probabilities(task: Task, model: nn.Module, split: Split) -> Vector:
-    """(n, k) what a network says of a split's samples."""
-    return np.asarray(F.softmax(task.outputs(model, split).logits.double(), 1).numpy())
 
 
 def cross_fitted(task: Task, biased: list[nn.Module], y: Rows, half: Rows) -> CrossFitted:

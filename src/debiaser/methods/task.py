@@ -27,7 +27,6 @@ from debiaser.learn.distributed import ALONE, Processes
 from debiaser.learn.forward import Outputs, last_layer, look
 from debiaser.learn.groups import Groups, consecutive
 from debiaser.learn.guard import Comparison
-from debiaser.learn.last_layer import LastLayer
 from debiaser.learn.losses import Objective, Supervised
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import IndexSampler, Shares, Shuffle, reweighed
@@ -247,11 +246,6 @@ class Frozen:
     def look(self, rows: Groups) -> Outputs:
         """Features, logits and labels of these training samples."""
         return self.task.outputs(self.model, self.task.train.subset(torch.from_numpy(rows)))
-
-    def last_layer(self) -> LastLayer:
-        """Weights (k, h) and biases (k,) of the network's own last layer."""
-        layer = self.head(self.model)
-        return layer.weight.detach().cpu().float().flatten(1).numpy(), layer.bias.detach().cpu().float().numpy()
 
     def with_last_layer(self, weights: NDArray[Any], biases: NDArray[Any]) -> nn.Module:
         """A copy of the network with these weights (k, h) and biases (k,) in its last layer."""

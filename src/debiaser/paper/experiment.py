@@ -334,9 +334,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         "seconds": journal.seconds,
         "samples_seen": sum(row["seen"] for row in journal.history),
         "rows": {
-            "train": n,
-            "valid": len(benchmark.valid),
-            "test": len(benchmark.test),
+            **{part: len(getattr(benchmark, part)) for part in PARTS},
             "conflicting": None if (conflicting < 0).any() else int(conflicting.sum()),
             "flipped": int(vectors["flipped"].sum()),
         },
@@ -567,7 +565,7 @@ ALIGNED_ROWS = 3  # of a sheet
 def statistics(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
     """Per split: samples, those against the shortcut (None where unknown), flipped labels, samples per class."""
     found = {}
-    for part in ("train", "valid", "test"):
+    for part in PARTS:
         split, truth = getattr(benchmark, part), benchmark.truth[part]
         kind = truth.conflicting(split.y)
         found[part] = {

@@ -108,9 +108,7 @@ MBMNIST = Setting(
         "paper": replace(CMNIST_PAPER, batch_size=32, lr=0.01, weight_decay=1e-4),
         "fast": Recipe(name="fast", epochs=8, lr=0.1, weight_decay=1e-4),
     },
-    stages={
-        **two_stages({"epochs": 3, "lr": 0.02, "augment": False}, {"epochs": 13}),  # the shares of CMNIST
-    },
+    stages=two_stages({"epochs": 3, "lr": 0.02, "augment": False}, {"epochs": 13}),  # the shares of CMNIST
     methods={"eiil": {"reference": 1}},
 )
 
@@ -124,9 +122,7 @@ CCIFAR = Setting(
         # at most 40 minutes on one thread, half of that with --precision bf16 where the processor has it; not searched
         "fast": Recipe(name="fast", epochs=6, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=1e-4),
     },
-    stages={
-        **two_stages({"epochs": 4, "augment": False}, {"epochs": 8}),  # corruptions take longer to learn than colours
-    },
+    stages=two_stages({"epochs": 4, "augment": False}, {"epochs": 8}),  # corruptions take longer to learn than colours
     methods={"eiil": {"reference": 1}},
     normalise=CIFAR_COLOURS,
 )

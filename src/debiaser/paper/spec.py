@@ -50,17 +50,12 @@ class Spec:
     def plain(self) -> dict[str, Any]:
         """The spec as plain values, infinite numbers as words (JSON has none)."""
         values = {**dataclasses.asdict(self), "recipe": self.recipe.plain(), "protocol": PROTOCOL}
-        for name, usual in UNSAID.items():
-            if values[name] == usual:
-                del values[name]
-        return {
-            **values,
-            "fields": {
-                name: "inf" if value == float("inf") else value
-                for name, value in self.fields.items()
-                if (name, value) not in UNSAID_FIELDS.items()
-            },
+        values["fields"] = {
+            name: "inf" if value == float("inf") else value
+            for name, value in self.fields.items()
+            if (name, value) not in UNSAID_FIELDS.items()
         }
+        return {name: value for name, value in values.items() if (name, value) not in UNSAID.items()}
 
     @property
     def key(self) -> str:

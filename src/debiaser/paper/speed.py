@@ -129,13 +129,13 @@ assert PAPER.crop is not None
 LOW, HIGH = PAPER.crop
 
 
-def stock_simconv1(classes: int = 10) -> nn.Sequential:
+def stock_simconv1() -> nn.Sequential:
     """SimConv-1 of stock layers."""
     return nn.Sequential(
         *(nn.Conv2d(3, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.AvgPool2d(2)),
         *(nn.Conv2d(8, 32, 4), nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.5), nn.AvgPool2d(2)),
         *(nn.Conv2d(32, 64, 4), nn.ReLU(), nn.BatchNorm2d(64), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1)),
-        *(nn.Flatten(), nn.Linear(64, classes)),
+        *(nn.Flatten(), nn.Linear(64, 10)),
     )
 
 

@@ -52,7 +52,7 @@ def _axes(width: float = 5.2, height: float = 3.1) -> Axes:
     return Figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
-def _svg(axes: Axes, name: str, alt: str, kind: str = "figure") -> Markup:
+def _svg(axes: Axes, name: str, alt: str) -> Markup:
     """The figure of these axes as an SVG inside a page: ids of its own, colours as variables.
 
     Style attributes become plain ones, so that a page's policy can forbid all inline style.
@@ -67,7 +67,7 @@ def _svg(axes: Axes, name: str, alt: str, kind: str = "figure") -> Markup:
     for colour, place in PAGE.items():
         text = text.replace(place, "currentColor" if colour == "ink" else f"var(--{colour})")
     box, content = re.search(r'<svg[^>]*(viewBox="[^"]+")[^>]*>(.*)', text, re.DOTALL).groups()  # type: ignore[union-attr]
-    head = f'<svg class="{kind}" role="img" aria-label="{escape(alt)}" {box} stroke-linejoin="round"'
+    head = f'<svg class="figure" role="img" aria-label="{escape(alt)}" {box} stroke-linejoin="round"'
     links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return Markup(f"{head} {links}>{content}")  # noqa: S704 (our own drawing, its texts escaped)
 
@@ -88,11 +88,15 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def _log_axis(axes: Axes, name: str, numbers: str = "{x:g}") -> None:
-    getattr(axes, f"set_{name}scale")("log")
-    axis = getattr(axes, f"{name}axis")
-    axis.set_major_formatter(numbers)
-    axis.set_minor_formatter(NullFormatter())
+def _logarithmic(axes: Axes, numbers: str = "{x:g}") -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(numbers)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _write(axes: Axes, text: str, at: tuple[float, float], beside: tuple[float, float], **look: Any) -> None:
+    """A text so many points beside a place."""
+    axes.annotate(text, at, beside, textcoords="offset points", **look)
 
 
 def _steps(axes: Axes, edges: Any, heights: Any, colour: str, label: str | None = None) -> None:
@@ -117,7 +121,7 @@ def histogram(
     for kind, each in counts:
         _steps(axes, edges, _shares(each), PAGE[kind])
     if logarithmic:
-        _log_axis(axes, "x")
+        _logarithmic(axes)
     axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel + (" (logarithmic)" if logarithmic else ""))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("% of its kind")
@@ -165,8 +169,7 @@ def curves(series: Sequence[tuple[int, list[Point], list[float]]], ylabel: str, 
     for border in sorted(borders):
         axes.axvline(border, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
     if len(borders) == 1:
-        beside: Any = {"textcoords": "offset points", "va": "top", "fontsize": 8.5}
-        axes.annotate("stage border", (borders.pop(), 100), (4, -1), **beside)
+        _write(axes, "stage border", (borders.pop(), 100), (4, -1), va="top", fontsize=8.5)
     axes.set(ylim=(-2, 102), xlabel="training samples seen", ylabel=ylabel)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -208,8 +211,8 @@ def break_even(before: Found, after: Found, even: Found, share: Found, alt: str)
         axes.plot([0, far], [side["follow"], end], color=PAGE[colour], linewidth=2, gid=f"course-{colour}")
     axes.plot(here, [0.02, 0.02], color=PAGE["conflicting"], linewidth=6, transform=axes.get_xaxis_transform())
     right = here[1] > 0.7 * far  # then the words stand before its end
-    words: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "fontsize": 9}
-    axes.annotate("your data", (here[1], 0.02), (0 if right else 5, 7), ha="right" if right else "left", **words)
+    words: Any = {"xycoords": axes.get_xaxis_transform(), "ha": "right" if right else "left", "fontsize": 9}
+    _write(axes, "your data", (here[1], 0.02), (0 if right else 5, 7), **words)
     axes.set(xlim=(0, far), xlabel="share of cases that go against the shortcut", ylabel="accuracy")
     axes.xaxis.set_major_formatter("{x:g}%")
     axes.yaxis.set_major_formatter("{x:g}%")
@@ -228,18 +231,17 @@ def ratios(claims: Sequence[Found], alt: str) -> Markup:
     place, ticks = 0.0, {}
     for claim in claims:
         place -= 1.1
-        words: Any = {"weight": "bold", "fontsize": 9, "va": "center", "textcoords": "offset points"}
-        axes.annotate(claim["title"], (0, place), (4, 0), ("axes fraction", "data"), **words)
+        words: Any = {"weight": "bold", "fontsize": 9, "va": "center", "xycoords": ("axes fraction", "data")}
+        _write(axes, claim["title"], (0, place), (4, 0), **words)
         for way, spread in claim["ratios"].items():
             place -= 1
             ticks[place] = way
             line: Any = {"color": PAGE["series-1"]}
             axes.plot([spread["low"], spread["high"]], [place, place], linewidth=2.2, alpha=0.6, **line)
             axes.plot([spread["median"]], [place], "o", markersize=5.5, **line)
-            beside: Any = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(times(spread["median"]), (spread["high"], place), (7, 0), **beside)
+            _write(axes, times(spread["median"]), (spread["high"], place), (7, 0), va="center", fontsize=9)
     axes.axvline(1, color=PAGE["ink"], linewidth=0.9, linestyle=(0, (2, 2)))
-    _log_axis(axes, "x", "{x:g}×")
+    _logarithmic(axes, "{x:g}×")
     axes.set_xlim(right=4 * max(spread["high"] for claim in claims for spread in claim["ratios"].values()))
     axes.grid(axis="x", color=PAGE["line"], linewidth=0.6)
     axes.set_yticks(list(ticks), list(ticks.values()))
@@ -290,13 +292,13 @@ def draw_bars(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     ]
     for number, at in published:
         axes.plot([number, number], [at - 0.4, at + 0.4], color=palette["conflicting"], linewidth=2.2)
-    inside: Any = {"textcoords": "offset points", "va": "center", "color": "white" if printed else palette["ink"]}
+    inside: Any = {"xycoords": axes.get_yaxis_transform(), "color": "white" if printed else palette["ink"]}
     for mean, at in zip(means, heights, strict=True):
-        axes.annotate(f"{mean:.{3 if mean >= 1e4 else 4}g}", (0, at), (5, 0), axes.get_yaxis_transform(), **inside)
+        _write(axes, f"{mean:.{3 if mean >= 1e4 else 4}g}", (0, at), (5, 0), va="center", **inside)
     axes.set_yticks(heights, [each["name"] for each in cells])
     axes.set_ylim(min(len(cells), 3) - 3.5, len(cells) - 0.5)  # one or two bars are not drawn as walls
     if min(means) > 0 and max(means) > 100 * min(means):
-        _log_axis(axes, "x", "{x:.0e}")
+        _logarithmic(axes, "{x:.0e}")
         axes.set_xlim(left=min(means) / 100)
     else:
         axes.set_xlim(left=0)
@@ -355,8 +357,8 @@ def draw_draws(axes: Axes, cells: Sequence[Found], palette: Palette) -> None:
     for name in (each for each in drawn if each in accuracy):
         axes.plot([drawn[name]], [accuracy[name]], "o", color=palette["series-1"], markersize=5)
         left = drawn[name] > 60  # then the words stand before the point
-        words: Any = {"textcoords": "offset points", "fontsize": 8, "va": "center", "ha": "right" if left else "left"}
-        axes.annotate(name, (drawn[name], accuracy[name]), (-6 if left else 6, 0), **words)
+        words: Any = {"fontsize": 8, "va": "center", "ha": "right" if left else "left"}
+        _write(axes, name, (drawn[name], accuracy[name]), (-6 if left else 6, 0), **words)
     axes.set(xlim=(-2, 102), xlabel="% of draws on conflicting samples", ylabel="unbiased accuracy in %")
 
 

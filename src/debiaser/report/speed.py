@@ -1,4 +1,4 @@
-"""What `debiaser bench` measured, as tables for the screen and the documents, and as a page."""
+"""What `debiaser bench` measured, as tables for the screen and as a page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,31 +7,8 @@ from typing import Any
 from debiaser.io import write_text
 from debiaser.report import figures, render_page
 from debiaser.report.figures import times
-from debiaser.report.tables import record_markdown
 
 Found = Mapping[str, Any]
-
-
-def markdown(found: Found) -> str:
-    """Every alternative of every claim as a line, and the machine."""
-    rows = [_row(claim, way) for claim in found["claims"] for way in claim["ratios"]]
-    parts = [record_markdown(rows)] if rows else []
-    parts += [sentence for claim in found["claims"] if (sentence := bound(claim))]
-    return "\n\n".join([*parts, f"Measured on: {facts(found['environment'])}."])
-
-
-def _row(claim: Found, way: str) -> dict[str, str]:
-    """One alternative: how many times as long it takes, or ours over it where that is bounded, and both memories."""
-    spread, memory = claim["ratios"][way], claim["peak_mb"]
-    peaks = [f"{memory[each]:,.0f}" if each in memory else "–" for each in ("ours", way)]
-    return {
-        "What": claim["title"],
-        "Beside": way,
-        "Times as long": times(spread["median"]) + (" (ours over it)" if claim["at_most"] else ""),
-        "Lowest to highest": f"{times(spread['low'])} to {times(spread['high'])}",
-        "Ours": short(claim["seconds"]["ours"]),
-        "Peak memory, MB: ours, it": " – ".join(peaks) if memory else "–",
-    }
 
 
 def facts(environment: Found) -> str:

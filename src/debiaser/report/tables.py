@@ -248,14 +248,8 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], numbe
     return "\n".join(f"| {' | '.join(text.replace('|', '&#124;') for text in line)} |" for line in texts)
 
 
-def record_markdown(rows: Sequence[Found]) -> str:
-    """A record of measurements, a list of rows with named cells: one line per row, under the names of the first."""
-    return markdown_table(list(rows[0]), ([row[name] for name in rows[0]] for row in rows), numbers=False)
-
-
 # Studies: ours beside published
 
-MARKS = {"held": "held", "not held": "**not held**", "not testable": "not testable here"}
 LARGE = 1e4  # from here on numbers are written with a power of ten
 FINE = 1.5  # numbers whose largest is below are shares, which want more digits
 
@@ -297,34 +291,3 @@ def _digits(cell: Found) -> int:
     """Digits after the point."""
     largest = max((abs(each) for each in (cell["mean"], cell["published"]) if each is not None), default=0.0)
     return 0 if cell["metric"] in ("samples", "seconds") or largest >= 1000 else 4 if largest < FINE else 2
-
-
-def study_markdown(found: Found) -> str:
-    """A section of the docs: the claim, whether it held and at which scale, the table, what is not run."""
-    parts = [
-        f"### `{found['study']}`: {found['title']}",
-        f"*Claim*: {found['statement']}",
-        f"*Here*: {_verdict(found)} ({found['scale']}). {found['sentence']}",
-        markdown_table(*study_table(found)),
-        f"*Protocol*: {found['protocol']}",
-    ]
-    notes = list(dict.fromkeys(each["note"] for each in found["cells"] if each["note"]))
-    if notes:
-        parts.append("*On the published numbers*: " + "; ".join(notes) + ".")
-    if found["also_printed"]:
-        parts.append("*Also in the paper*: " + "; ".join(found["also_printed"]) + ".")
-    if found["not_run"]:
-        told = f"Not run: {plural(len(found['not_run']), 'run')}"
-        parts.append(f"{told}; `debiaser study {found['study']} --commands` lists them.")
-    return "\n\n".join(parts)
-
-
-def _verdict(found: Found) -> str:
-    """`held`, `held in 3 of 9 places`, `not testable here`."""
-    return f"{MARKS[found['claim']]} {found['tested']}".strip()
-
-
-def studies_summary(every: Sequence[Found]) -> str:
-    """A table of all studies with their verdicts."""
-    rows = [[f"`{each['study']}`", each["title"], _verdict(each), each["scale"]] for each in every]
-    return markdown_table(["Study", "What", "Claim here", "Scale"], rows, numbers=False)

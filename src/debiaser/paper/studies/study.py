@@ -11,11 +11,9 @@ from debiaser.paper.results import Published, published
 from debiaser.paper.settings import SETTINGS
 from debiaser.paper.spec import Spec, new_spec
 from debiaser.report.runs import Result
-from debiaser.report.tables import signed
+from debiaser.report.tables import FINE, LARGE, signed
 
 HELD, NOT_HELD, NOT_TESTABLE = "held", "not held", "not testable"
-LARGE = 1e4  # from here on numbers are written with a power of ten
-FINE = 1.5  # numbers below are shares, which want more digits
 Place: TypeAlias = tuple[str, float | None, float]  # dataset, rho, noise
 
 
@@ -379,8 +377,8 @@ def longer_with_more(here: Sequence[Tally], name: str, other: str) -> Finding:
 
 
 @given_names
-def superior(here: Sequence[Tally], name: str, other: str, trials: int, level: float = 0.05) -> Finding:
-    """Welch's test, one-sided: the first cell's values are larger than the second's, with enough trials of both."""
+def superior(here: Sequence[Tally], name: str, other: str, trials: int) -> Finding:
+    """Welch's test, one-sided, at 5%: the first cell's values are larger than the second's; both have enough trials."""
     from scipy import stats
 
     one, two = pick(here, name, other)
@@ -388,7 +386,7 @@ def superior(here: Sequence[Tally], name: str, other: str, trials: int, level: f
         raise NotRun
     p = float(stats.ttest_ind(one.values, two.values, equal_var=False, alternative="greater").pvalue)
     counts = f"{len(one.values)} trials of {name}, {len(two.values)} of {other}"
-    return p < level and one.mean > two.mean, f"{listed(one, two)}, p = {p:.2g} (Welch, one-sided; {counts})"
+    return p < 0.05 and one.mean > two.mean, f"{listed(one, two)}, p = {p:.2g} (Welch, one-sided; {counts})"
 
 
 @given_names

@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 Numbers = dict[str, float]
 
 # Theorem 1
+POINTS, CONFLICTING = 64, 0.05  # of a world with a shortcut: how many, and the mass of those that go against it
 SIZES = (100, 300, 1_000, 3_000, 10_000, 100_000)  # of training sets
 REPLICATES = 20_000
 PIECE = 5_000  # training sets fitted at once
@@ -94,12 +95,12 @@ def products(weights: Array, points: Array) -> Array:
     return np.asarray((weights @ flat).reshape(*weights.shape[:-1], size, size))
 
 
-def biased_world(seed: int, points: int = 64, conflicting: float = 0.05) -> World:
+def biased_world(seed: int) -> World:
     """A world with a shortcut: p gives little mass to points whose two inputs disagree in sign, q the same to all."""
-    inputs = numpy_stream(seed, "theory", "logistic").uniform(-2, 2, (points, 2))
+    inputs = numpy_stream(seed, "theory", "logistic").uniform(-2, 2, (POINTS, 2))
     against = inputs[:, 0] * inputs[:, 1] < 0
-    p = np.where(against, conflicting / against.sum(), (1 - conflicting) / (~against).sum())
-    return World(np.column_stack([np.ones(points), inputs]), p, np.full(points, 1 / points), np.array([0.2, 1.0, 0.5]))
+    p = np.where(against, CONFLICTING / against.sum(), (1 - CONFLICTING) / (~against).sum())
+    return World(np.column_stack([np.ones(POINTS), inputs]), p, np.full(POINTS, 1 / POINTS), np.array([0.2, 1.0, 0.5]))
 
 
 def fitted(world: World, n: int, count: int, stream: np.random.Generator) -> tuple[Array, int]:
@@ -161,13 +162,13 @@ def hardened(world: World, scale: float) -> Numbers:
     }
 
 
-def matrices(seed: int, size: int = 4) -> tuple[Array, Array]:
+def matrices(seed: int) -> tuple[Array, Array]:
     """The trace facts that the proof of Theorem 1 rests on, for drawn pairs of positive definite matrices.
 
     Tr[B - A] with A below B, for which the footnote prints <= 0, and Tr[A] Tr[B] / Tr[AB], used to be >= 1.
     """
     stream = numpy_stream(seed, "theory", "matrices")
-    one, other = (drawn @ drawn.swapaxes(1, 2) for drawn in stream.normal(size=(2, PAIRS, size, size)))
+    one, other = (drawn @ drawn.swapaxes(1, 2) for drawn in stream.normal(size=(2, PAIRS, 4, 4)))
     larger = one + other  # one is below it, since the other is positive definite
     traces = np.trace(one, axis1=1, axis2=2) * np.trace(other, axis1=1, axis2=2)
     return np.trace(larger - one, axis1=1, axis2=2), traces / np.trace(one @ other, axis1=1, axis2=2)
@@ -246,10 +247,10 @@ def two_sets(a: float, majority: int, minority: int) -> Numbers:
     return {"distance": distance, "majority_mass": majority * float(found[0])}
 
 
-def beyond(sets: Sets = THREE_SETS) -> dict[str, tuple[Array, float]]:
+def beyond() -> dict[str, tuple[Array, float]]:
     """What becomes of Theorem 2 with a third set between the two: masses and trace of three choices."""
-    by_norm = closed_form(sets) * np.array(sets.sizes)
-    masses = {"uniform": sets.uniform(), "by_norm": by_norm, "found": minimised_of_many(sets)}
+    sets = THREE_SETS
+    masses = {"uniform": sets.uniform(), "by_norm": closed_form(sets) * sets.sizes, "found": minimised_of_many(sets)}
     return {kind: (each, sets.trace(each)) for kind, each in masses.items()}
 
 
