@@ -11,9 +11,9 @@ import torch
 
 from debiaser.auditing.candidates import World
 from debiaser.auditing.crossval import Job, fit_last_layer
+from debiaser.auditing.groups import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.auditing.inputs import Material
 from debiaser.auditing.marks import choose_to_mark
-from debiaser.auditing.propagation import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.guard import calibrated
@@ -38,10 +38,11 @@ def shortcut() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def examined_of(features: np.ndarray, y: np.ndarray, value: np.ndarray, held_out: int = 0) -> Any:
     """As much of an examination as marks need: a biased model that answers the shortcut's value."""
     place = np.where(np.arange(N) < N - held_out, np.arange(N), -1)
+    material = SimpleNamespace(architecture="mlp")
     biased = SimpleNamespace(probability=np.eye(2)[value] * 0.8 + 0.1)
-    material = SimpleNamespace(architecture="mlp", inputs=features)
     return SimpleNamespace(
-        trainer=SimpleNamespace(y=y, seed=0, material=material),
+        trainer=SimpleNamespace(y=y, seed=0, material=material, features=lambda *_: [features]),
+        plain=SimpleNamespace(keys=(("one",),)),
         subject=SimpleNamespace(own=SimpleNamespace(classes=("landbird", "waterbird")), whole=False),
         place=place,
         pool=np.flatnonzero(place >= 0),

@@ -11,11 +11,11 @@ import torch
 
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
 from debiaser.auditing.crossval import OutOfFold
-from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls, without_kinds
+from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, called, check_controls, without_kinds
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
+from debiaser.auditing.groups import Groups
 from debiaser.auditing.marks import Marks, random_sequence
-from debiaser.auditing.propagation import Groups
 from debiaser.auditing.selection import (
     NEVER,
     PlantedAnswers,
@@ -49,10 +49,10 @@ def controls_of(judge_sees: float, n: int = 200) -> Controls:
     sees = np.random.default_rng(0).random(n) < judge_sees
     biased = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
     judge = OutOfFold(np.stack([peaked(y)] * 2), np.zeros((2, n)), ())
-    planted = Planted(image_views()[0], np.arange(n), peaked(donor), np.stack([peaked(np.where(sees, y, donor))] * 2))
+    planted = peaked(donor), np.stack([peaked(np.where(sees, y, donor))] * 2)
     trainer: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
     diagnosis = Diagnosis(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
-    return check_controls(planted, trainer, biased, diagnosis, np.arange(n))
+    return check_controls(image_views()[0], np.arange(n), *planted, trainer, biased, diagnosis, np.arange(n))
 
 
 def test_planted_samples_are_called_by_the_same_rule_as_all_others() -> None:

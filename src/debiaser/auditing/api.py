@@ -6,7 +6,6 @@ candidates are trained, one is selected on validation samples, proven on held-ou
 """
 
 import dataclasses
-import logging
 import os
 import shlex
 import shutil
@@ -26,11 +25,11 @@ from debiaser.auditing.candidates import DFR, DRO, EQUAL, EVERY_CANDIDATE, Evalu
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
-from debiaser.auditing.findings import Findings, rows_of, samples_to_mark, summarise, write_audit
+from debiaser.auditing.findings import Findings, rows_of, summarise, write_audit
+from debiaser.auditing.groups import Groups, column_groups, propagate_marks
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
-from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
 from debiaser.auditing.selection import find_candidate, select_and_prove
 from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
@@ -38,7 +37,7 @@ from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
-from debiaser.io import make_folder, private
+from debiaser.io import log, make_folder, private
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
 LAYOUT = "layout-2"  # a file that tells which version keeps its models here
-log = logging.getLogger("debiaser")
 
 
 Source = str | Path | pd.DataFrame
@@ -331,7 +329,7 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     `options`: what the person named beside the source, `model_dir`: a model made of it.
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
-    asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
+    asked, wrong = len(examined.to_mark()[0]), int((kind == "mislabelled").sum())
     count = f"{asked:,} more" if examined.marks.by_sample else f"{asked:,}"
     marking = f"Mark {count} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
     steps = [marking] if asked else []

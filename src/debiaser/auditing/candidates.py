@@ -309,40 +309,39 @@ def train_candidates(
 
     def job(training: Training, seed: int, number: int) -> Job:
         (train, ask), copies = splits[number], training.copies
-        seed_of_job = trainer.seed + (seed if training.strength is None else 0)
-        made = Job(training.stage, material, y, train, ask, whole, seed_of_job, averaged=True)
-        made = replace(
-            made,
+        on_vanilla = training.strength is not None and material.architecture != "mlp"  # its last layer fitted anew
+        start = biased[seed][number] if training.from_biased else None
+        return Job(
+            training.stage,
+            material if copies is None else copies.material,
+            y if copies is None else copies.y,
+            train if copies is None else len(copies.place) + copies.place[train],
+            ask,
+            rest if training.from_biased else whole,
+            trainer.seed + (seed if training.strength is None or on_vanilla else 0),
             weight=training.weight[train],
             augment=material.augment if training.augmented else None,
+            start=jobs[VANILLA][seed][number].key if on_vanilla else start,
+            averaged=True,
             rule=training.rule,
             groups=None if training.groups is None else training.groups[train],
             strength=training.strength,
         )
-        if training.from_biased:
-            made = replace(made, recipe=rest, start=biased[seed][number])
-        elif training.strength is not None and material.architecture != "mlp":  # the last layer of vanilla
-            made = replace(made, seed=trainer.seed + seed, start=jobs[VANILLA][seed][number].key)
-        if copies is None:
-            return made
-        return replace(made, material=copies.material, y=copies.y, train=len(copies.place) + copies.place[train])
 
     for name, training in trainings.items():
         jobs[name] = [[job(training, seed, number) for number in range(len(splits))] for seed in turns]
     said: dict[str, Predictions] = {}
     for stage, later in (("controls", False), ("debiased", True)):  # those that go on from others come later
-        mine = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
-        said |= zip(mine, run_jobs([*mine.values()], trainer.folder, stage, trainer.workers), strict=True)
+        waiting = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
+        said |= zip(waiting, run_jobs([*waiting.values()], trainer.folder, stage, trainer.workers), strict=True)
     candidates, rows = {}, np.concatenate([ask for _, ask in splits])
-    for name, by_seed in jobs.items():
-        logits = [np.concatenate([said[each.key].logits for each in by]) for by in by_seed]
-        chances = np.concatenate([said[each.key].probability for each in by_seed[0]])
-        keys = tuple(tuple(each.key for each in by) for by in by_seed)
-        candidates[name] = Candidate(np.stack([each.argmax(1) for each in logits]), chances, keys)
-    said_by_biased = [[said[key] for key in by] for by in biased] if BIASED_MODEL in jobs else []
-    mean = (
-        np.mean([np.concatenate([p.probability for p in by]) for by in said_by_biased], 0) if said_by_biased else None
-    )
-    misclassified = np.zeros(len(rows), bool) if mean is None else mean.argmax(1) != y[rows]
+    for name, mine in jobs.items():
+        keys = tuple(tuple(each.key for each in by_split) for by_split in mine)
+        answers = np.stack([np.concatenate([said[key].logits.argmax(1) for key in by_split]) for by_split in keys])
+        candidates[name] = Candidate(answers, np.concatenate([said[key].probability for key in keys[0]]), keys)
+    misclassified = np.zeros(len(rows), bool)
+    if BIASED_MODEL in jobs:
+        by_seed = [np.concatenate([said[key].probability for key in keys]) for keys in biased]
+        misclassified = np.mean(by_seed, 0).argmax(1) != y[rows]
     seen = whole.epochs * len(splits[0][0])
     return Evaluation(rows, y[rows], unit[rows], misclassified, candidates, seen, seeds)

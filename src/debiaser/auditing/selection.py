@@ -10,10 +10,10 @@ to be gained. Then it is compared with vanilla on held-out samples, and priced.
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from debiaser.auditing.candidates import (
@@ -32,18 +32,16 @@ from debiaser.auditing.candidates import (
     train_candidates,
     world_of,
 )
-from debiaser.auditing.crossval import Rows, Vector, read_model
-from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
+from debiaser.auditing.crossval import Models, Rows, Trainer, Vector
+from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, interval, resampled_means
 from debiaser.auditing.findings import conflicting_share
-from debiaser.auditing.groups import FEWEST, group_cells, group_names
-from debiaser.auditing.propagation import Groups
-from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
+from debiaser.auditing.groups import FEWEST, Groups, group_cells, group_names
+from debiaser.auditing.swap_test import SwapTest, predict_swapped, swap_models
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
 from debiaser.data.own import OwnData
 from debiaser.errors import Misuse
 from debiaser.io import folder_name, numpy_stream
-from debiaser.progress import track
 from debiaser.report.tables import signed, with_interval
 
 NEVER = 100.0  # percent: there is no share of cases from which it pays
@@ -73,13 +71,9 @@ def select_and_prove(
     strength = best_regularisation(examined, world, splits)
     trainings = candidate_trainings(examined, world, of, strength)
     wanted = find_candidate(export, trainings)
-    validation = evaluate(examined, splits, trainings, world, 1)
+    validation = evaluate(examined, splits, trainings, world)
     planted = plant_validation(examined, validation, view) if (view := main_property(examined)) else None
-
-    def gain_in_null_worlds(name: str) -> Vector:
-        return null_gains(examined, world, splits, name, strength)
-
-    null = None if examined.subject.whole else gain_in_null_worlds  # whole networks, many times, cost days
+    null = None if examined.subject.whole else partial(null_gains, examined, world, splits, strength)  # else days
     choice = choose_model(validation, of, planted, null, max_cost, trainer.seed, groups)
     if examined.subject.whole:
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
@@ -117,13 +111,11 @@ def find_candidate(name: str | None, names: Collection[str]) -> str | None:
     raise Misuse(f"there is no candidate '{name}' to export; there are: {', '.join(map(folder_name, names))}")
 
 
-def evaluate(
-    examined: Examined, splits: Splits, trainings: dict[str, Training], world: World, seeds: int
-) -> Evaluation:
+def evaluate(examined: Examined, splits: Splits, trainings: dict[str, Training], world: World) -> Evaluation:
     """Candidates on samples that they never saw; `misclassified` by the biased models of the audit, out of fold."""
     trainer = replace(examined.trainer, y=world.y)
     biased = examined.biased.keys if len(splits) > 1 else None
-    found = train_candidates(trainer, splits, trainings, examined.subject.own.unit, seeds, biased)
+    found = train_candidates(trainer, splits, trainings, examined.subject.own.unit, 1, biased)
     return replace(found, misclassified=world.misclassified[found.rows])
 
 
@@ -133,19 +125,19 @@ def best_regularisation(examined: Examined, world: World, splits: Splits) -> flo
     if examined.trainer.material.architecture != "mlp":
         return REGULARISATION[1]
     trainings = {str(each): Training(world.equal(world.y), strength=each) for each in REGULARISATION}
-    found = evaluate(examined, splits, trainings, world, 1)
+    found = evaluate(examined, splits, trainings, world)
     cells = cells_of(found, found.labels)
     full, drawn = resampled(found, list(trainings), cells, None, np.mean, examined.trainer.seed)
     return REGULARISATION[simplest_of_best(drawn, full, range(len(full)))]
 
 
-def null_gains(examined: Examined, world: World, splits: Splits, name: str, strength: float) -> Vector:
+def null_gains(examined: Examined, world: World, splits: Splits, strength: float, name: str) -> Vector:
     """(NULL_WORLDS,) what this candidate gains over vanilla, in mean cell accuracy, where nothing is to be gained."""
     gains = []
     for number in range(NULL_WORLDS):
         other = world.null(numpy_stream(examined.trainer.seed, "null world", number))
         every = candidate_trainings(examined, other, None, strength)
-        found = evaluate(examined, splits, {each: every[each] for each in (VANILLA, name)}, other, 1)
+        found = evaluate(examined, splits, {each: every[each] for each in (VANILLA, name)}, other)
         mean = [cell_accuracies(found.right(each), cells_of(found)).mean() for each in (VANILLA, name)]
         gains.append(100 * (mean[1] - mean[0]))
     return np.array(gains)
@@ -155,27 +147,22 @@ def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Se
     """How far this candidate follows the named property, asked on samples that it never saw."""
     if examined.named is None or name == VANILLA:
         return ()
-    trainer, candidate = examined.trainer, validation.candidates[name]
-    models = [[read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]]
-    answers, asker = (
-        np.full(len(examined.pool), -1),
-        replace(trainer, fold=fold_of(examined, validation, len(models[0]))),
-    )
-    answers[examined.place[validation.rows]] = candidate.answers[0]
-
-    def answer(rows: torch.Tensor, inputs: Any) -> torch.Tensor:
-        said = asker.predict_changed(models, examined.pool[rows.numpy()], examined.subject.enter(inputs))
-        return torch.from_numpy(said[0].argmax(1))
-
-    test = swap_answers(examined.subject, trainer, [examined.named], answers, answer)
+    asker, models = unseen_models(examined, validation, [name])
+    answers = np.full(len(examined.pool), -1)
+    answers[examined.place[validation.rows]] = validation.candidates[name].answers[0]
+    test = swap_models(examined.subject, examined.trainer, asker, models[name], [examined.named], answers)
     return test.reliances if isinstance(test, SwapTest) else ()
 
 
-def fold_of(examined: Examined, validation: Evaluation, models: int) -> Rows:
-    """(n,) which of a candidate's models never saw a sample; -1 where all did."""
-    fold = np.full(len(examined.trainer.y), -1)
-    fold[validation.rows] = examined.trainer.fold[validation.rows] if models > 1 else 0
-    return fold
+def unseen_models(
+    examined: Examined, validation: Evaluation, names: Collection[str]
+) -> tuple[Trainer, dict[str, Models]]:
+    """The models of these candidates, and a trainer that asks each only about samples that it never saw."""
+    trainer, fold = examined.trainer, np.full(len(examined.trainer.y), -1)
+    models = {name: trainer.read_models(validation.candidates[name].keys) for name in names}
+    several = any(len(by_seed[0]) > 1 for by_seed in models.values())
+    fold[validation.rows] = trainer.fold[validation.rows] if several else 0
+    return replace(trainer, fold=fold), models
 
 
 # --- Selection on samples that no model saw
@@ -230,19 +217,11 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
         others = classes[classes != label]
         mine = np.flatnonzero(labels == others[stream.integers(len(others))])
         donors[number] = mine[stream.integers(len(mine))]
-    models = {
-        name: [[read_model(trainer.material, trainer.folder / key) for key in by] for by in each.keys]
-        for name, each in validation.candidates.items()
-    }
-    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in models}
-    asker = replace(trainer, fold=fold_of(examined, validation, len(next(iter(models.values()))[0])))
-    for start in track(range(0, len(places), BATCH), "planted samples"):
-        rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
-        x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
-        entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
-        for name, networks in models.items():
-            right[name].append(asker.predict_changed(networks, rows, entered).argmax(2) == trainer.y[rows])
-    return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
+    asker, models = unseen_models(examined, validation, validation.candidates)
+    rows, taken_from = validation.rows[places], validation.rows[donors]
+    said = predict_swapped(subject, asker, view, rows, taken_from, examined.place[rows], list(models.values()))
+    right = {name: each.argmax(2) == trainer.y[rows] for name, each in zip(models, said, strict=True)}
+    return PlantedAnswers(view.title, places, right)
 
 
 def cells_of(evaluation: Evaluation, cell: Rows | None = None, fewest: int = FEWEST) -> list[NDArray[np.bool_]]:
@@ -336,7 +315,7 @@ def choose_model(
             "overall": overall[name],
             "vetoed": bool(reasons[name]) and name != VANILLA,
             "mean_cell": 100 * float(cell_accuracies(validation.right(name), cells_of(validation)).mean()),
-            "uses_groups": uses_groups(name, known),
+            "uses_groups": known.flag if known and name.startswith((EQUAL, DRO, DFR)) else "",
         }
         for number, name in enumerate(names)
     ]
@@ -346,11 +325,6 @@ def choose_model(
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
     told += f" Out: {', '.join(out)}." if out else ""
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
-
-
-def uses_groups(name: str, known: Groups | None) -> str:
-    """Said wherever a candidate is shown that was trained on groups."""
-    return "" if known is None or not name.startswith((EQUAL, DRO, DFR)) else known.flag
 
 
 def veto(
@@ -475,8 +449,7 @@ def cell_difference(
     )
     found = {"difference": full[1] - full[0], "worst": [lowest[0], lowest[1]], "units": units}
     intervals: list[list[float | None]] = [
-        [None, None] if units < FEWEST_UNITS else np.percentile(each[1] - each[0], [2.5, 97.5]).tolist()
-        for each in (drawn, worst)
+        [None, None] if units < FEWEST_UNITS else [*interval(each[1] - each[0])] for each in (drawn, worst)
     ]
     return {**found, "interval": intervals[0], "worst_interval": intervals[1]}
 
@@ -554,9 +527,8 @@ def difference(evaluation: Evaluation, chosen: str, rows: NDArray[np.bool_], see
     drawn = resampled_means(gain[:, rows].T, evaluation.unit[rows], seed)  # (draws, seeds)
     seeds = np.random.default_rng(seed).integers(0, evaluation.seeds, drawn.shape)  # and of the seeds, so many again
     resampled = np.take_along_axis(drawn, seeds, 1).mean(1)
-    low, high = np.percentile(resampled, [2.5, 97.5])
     p = 2 * min(float((resampled <= 0).mean()), float((resampled >= 0).mean()))
-    return {**found, "interval": [float(low), float(high)], "p": min(1.0, max(p, 1 / len(resampled)))}
+    return {**found, "interval": [*interval(resampled)], "p": min(1.0, max(p, 1 / len(resampled)))}
 
 
 def judge_change(
@@ -605,8 +577,7 @@ def price(evaluation: Evaluation, chosen: str, seed: int = 0) -> dict[str, Any] 
     def estimate(value: float, values: Any) -> Estimate:
         if units < FEWEST_UNITS:
             return Estimate(value, method=f"{method}, too few for an interval")
-        low, high = np.percentile(values, [2.5, 97.5])
-        return Estimate(value, float(low), float(high), method)
+        return Estimate(value, *interval(values), method)
 
     even = estimate(break_even(cost, gain), shares)
     before, after = (
@@ -630,7 +601,8 @@ def resampled_changes(change: Vector, part: NDArray[np.bool_], unit: Rows, seed:
     columns = np.concatenate([change * part, part[None].astype(np.float64)]).T
     drawn = resampled_means(columns, unit, seed)
     by_seed = drawn[:, :-1] / np.maximum(drawn[:, -1:], 1e-12)
-    return np.asarray((by_seed * resampled_seeds(len(change), len(drawn), seed)).sum(1))
+    seeds, stream = len(change), numpy_stream(seed, "bootstrap", "seeds")
+    return np.asarray((by_seed * (stream.multinomial(seeds, np.full(seeds, 1 / seeds), len(drawn)) / seeds)).sum(1))
 
 
 def break_even(cost: float, gain: float) -> float:
