@@ -101,8 +101,7 @@ class Request(Columns):
 def make_request(options: dict[str, Any]) -> Request:
     """The request behind keyword arguments; an unknown one is named."""
     if "confirmed" in options:  # the old name
-        options = {**options, "marks": options["confirmed"]}
-        del options["confirmed"]
+        options["marks"] = options.pop("confirmed")
     try:
         return Request(**{**options, "out": options.get("out") and Path(options["out"])})
     except TypeError as error:

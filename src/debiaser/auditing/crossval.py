@@ -394,12 +394,12 @@ class Trainer:
 
         `weight`: (n,), None for class-balanced draws; `start`: keys of the jobs, by fold, that these go on from.
         """
-        jobs = []
+        jobs, seed = [], self.seed + seed
         for fold in self.folds:
-            train = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
-            job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
+            train, ask = np.flatnonzero((self.fold >= 0) & (self.fold != fold)), np.flatnonzero(self.fold == fold)
             drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
-            jobs.append(replace(job, alpha=alpha, weight=drawn, start=start[fold] if start else None))
+            job = Job(name, self.material, self.y, train, ask, recipe, seed, alpha, drawn)
+            jobs.append(replace(job, start=start[fold] if start else None))
         return jobs
 
     def out_of_fold(self, stage: str, jobs: Sequence[Sequence[Job]]) -> OutOfFold:
@@ -415,13 +415,6 @@ class Trainer:
             probability[seed, said.rows] = said.probability
             score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
         return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
-
-    def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
-        """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
-        inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
-        weight = np.zeros(len(self.y))
-        weight[inside] = balancing_weights(self.y[inside])
-        return weight
 
     def read_models(self, keys: Sequence[Sequence[str]]) -> Models:
         """The networks of these keys, by seed and fold."""

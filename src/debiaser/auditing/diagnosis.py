@@ -18,6 +18,7 @@ from debiaser.auditing.swap_test import SwapTest, predict_swapped
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
+from debiaser.learn.groups import balancing_weights
 from debiaser.learn.guard import likelihoods, posterior
 from debiaser.learn.sampler import effective_sample_size
 
@@ -157,7 +158,8 @@ def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: V
 
     The share shrinks until the draws rest on enough samples.
     """
-    outside = trainer.balanced(~misclassified)
+    outside, right = np.zeros(len(trainer.y)), (trainer.fold >= 0) & ~misclassified
+    outside[right] = balancing_weights(trainer.y[right])
     doubted = np.where(misclassified, np.maximum(1 - wrong, LEAST), 0.0)
     outside, doubted = outside / outside.sum(), doubted / doubted.sum()
     share = SHARE

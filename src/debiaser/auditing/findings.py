@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from debiaser.auditing.candidates import Evaluation, drawing_weights
+from debiaser.auditing.candidates import Evaluation, world_of
 from debiaser.auditing.crossval import Vector
 from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
@@ -18,7 +18,7 @@ from debiaser.auditing.groups import describe_groups
 from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, marked_at_random
 from debiaser.auditing.page_content import WHOLE, find_slices, shown_samples, shown_swaps
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.auditing.verdict import DEGENERATE, TO_MARK, Examined
+from debiaser.auditing.verdict import DEGENERATE, STRENGTH, TO_MARK, Examined
 from debiaser.data.own.rows import first
 from debiaser.io import guarded, make_folder, write_json, write_text
 from debiaser.report.audit_page import write_audit_page
@@ -317,7 +317,8 @@ def write_audit(
     scores = rows.to_csv(float_format="%.6g", **plain)
     lines = pd.DataFrame(lost, columns=COLUMNS).map(guarded).to_csv(header=False, **plain)
     write_text(folder / "scores.csv", scores + lines)
-    weights = pd.DataFrame({"id": findings.rows["id"], "probability": drawing_weights(examined)[examined.pool]})
+    drawn = world_of(examined).by_score(STRENGTH)  # for a loop of one's own, where nothing chooses the strength
+    weights = pd.DataFrame({"id": findings.rows["id"], "probability": (drawn / drawn.sum())[examined.pool]})
     write_text(folder / "weights.csv", weights.map(guarded).to_csv(float_format="%.9g", **plain))
     asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
     write_text(folder / "to_mark.csv", asked.map(guarded).to_csv(**plain))
@@ -325,15 +326,10 @@ def write_audit(
     slices = findings.summary["slices"]
     samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)
     swaps = {} if "images" in redact else shown_swaps(examined)
-    marked = marks_of(examined)
-    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact, marked)
-
-
-def marks_of(examined: Examined) -> list[dict[str, Any]]:
-    """What is marked so far: the lines of a marks file, and `place` in scores.csv (-1 for held-out samples)."""
-    own, place, y = examined.subject.own, examined.place, examined.trainer.y
-    return [
-        {"place": int(place[row]), "id": own.ids[row], "mark": mark, "label": own.classes[y[row]]}
+    own, place = examined.subject.own, examined.place
+    marked = [  # the lines of a marks file, and `place` in scores.csv (-1 for held-out samples)
+        {"place": int(place[row]), "id": own.ids[row], "mark": mark, "label": own.classes[own.y[row]]}
         | {"content": own.contents[row] if own.contents else ""}
         for row, mark in examined.marks.by_sample.items()
     ]
+    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact, marked)

@@ -164,7 +164,11 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
         keys = keys[:1]
     spaces = [np.concatenate([*examined.trainer.features(everything, key)]) for key in keys]
     shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
-    propagation, again = best_propagation(spaces, y, shares, learnt, labels, examined.trainer.seed)
+    ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
+    found = [cross_validated(way, learnt, labels, examined.trainer.seed) for way in ways]
+    cell = y[learnt] * len(values) + labels
+    recall = [np.mean([(again == labels)[cell == each].mean() for each in np.unique(cell)]) for again in found]
+    propagation, again = ways[int(np.argmax(recall))], found[int(np.argmax(recall))]
     value = propagation.values(learnt, labels)
     check_beyond_label(y, value, learnt, labels, again)
     known = np.zeros(len(y), bool)
@@ -254,19 +258,6 @@ class Propagation:
             mine = self.y == k
             value[mine] = known[by_shares(chances[mine], shares[known] / shares[known].sum())]
         return np.asarray(value)
-
-
-def best_propagation(
-    spaces: list[NDArray[np.float32]], y: Rows, shares: dict[int, Vector], rows: Rows, labels: Rows, seed: int
-) -> tuple[Propagation, Rows]:
-    """The way that finds most marks `labels` (m,) of samples `rows` again, in the mean over class x value; and the
-    value of each as the others have it."""
-    ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
-    found = [cross_validated(way, rows, labels, seed) for way in ways]
-    cell = y[rows] * (labels.max() + 1) + labels
-    recall = [np.mean([(again == labels)[cell == each].mean() for each in np.unique(cell)]) for again in found]
-    best = int(np.argmax(recall))
-    return ways[best], found[best]
 
 
 def by_shares(chances: Vector, shares: Vector) -> Rows:

@@ -5,6 +5,7 @@ has in this sample, such as water or land.
 """
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -39,8 +40,7 @@ class Marks:
     @property
     def counts(self) -> dict[str, int]:
         """How many samples have each mark."""
-        values = list(self.by_sample.values())
-        return {mark: values.count(mark) for mark in sorted(set(values))}
+        return dict(sorted(Counter(self.by_sample.values()).items()))
 
 
 # --- Marks of an earlier page, found again

@@ -48,6 +48,8 @@ def find_slices(examined: Examined) -> dict[str, Any]:
     Places are among the examined samples, those of a slice nearest to its centre first. No slices where the biased
     model means nothing; nothing where a whole network is trained, or only the answers of a person's own model are here.
     """
+    from sklearn.decomposition import PCA
+
     if examined.subject.whole or not examined.plain.keys:
         return {"slices": [], "map": None}
     pool, seed, classes = examined.pool, examined.trainer.seed, examined.subject.own.classes
@@ -58,9 +60,15 @@ def find_slices(examined: Examined) -> dict[str, Any]:
     def features(places: Rows) -> Iterator[NDArray[np.float32]]:
         return examined.trainer.features(pool[places], examined.plain.keys[0][0])
 
-    project = fit_projection(np.concatenate([*features(sample)]), y[sample], seed)
+    # to a few dimensions: those in which samples of one class differ most
+    learnt = np.concatenate([*features(sample)])
+    _, number, counts = np.unique(y[sample], return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), learnt.shape[1]))
+    np.add.at(sums, number, learnt)
+    reducer = PCA(min(COMPONENTS, *learnt.shape), random_state=seed % 2**32)
+    reducer.fit(learnt - (sums / counts[:, None])[number])
     needed = np.union1d(wrong, sample)
-    points = np.concatenate([project(part) for part in features(needed)])
+    points = np.concatenate([reducer.transform(part) for part in features(needed)]).astype(np.float64)
     found = [wrong[part] for part in cluster(points[np.searchsorted(needed, wrong)], y[wrong], seed)]
     slices = [
         {
@@ -79,18 +87,6 @@ def find_slices(examined: Examined) -> dict[str, Any]:
     low, high = flat.min(0), flat.max(0)
     x, height = ((flat - low) / np.maximum(high - low, 1e-12)).T.round(3).tolist()
     return {"slices": slices, "map": {"places": drawn.tolist(), "x": x, "y": height}}
-
-
-def fit_projection(learnt: NDArray[np.float32], labels: Rows, seed: int) -> Callable[[NDArray[np.float32]], Points]:
-    """What brings features (b, h) to a few dimensions: those in which samples of one class differ most."""
-    from sklearn.decomposition import PCA
-
-    _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(counts), learnt.shape[1]))
-    np.add.at(sums, number, learnt)
-    components = min(COMPONENTS, *learnt.shape)
-    reducer = PCA(components, random_state=seed % 2**32).fit(learnt - (sums / counts[:, None])[number])
-    return lambda given: np.asarray(reducer.transform(given), np.float64)
 
 
 def cluster(points: Points, labels: Rows, seed: int) -> list[Rows]:
