@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 343,
-    "auditing": 4097,
+    "auditing": 4100,
     "cli": 1231,
     "data": 3673,
     "integrations": 568,

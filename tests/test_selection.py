@@ -10,22 +10,14 @@ import pytest
 import torch
 
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
+from debiaser.auditing.comparison import NEVER, PlantedAnswers, break_even, pays, price, report_evaluation
 from debiaser.auditing.crossval import OutOfFold
 from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, called, check_controls, without_kinds
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
 from debiaser.auditing.groups import Groups
 from debiaser.auditing.marks import Marks, random_sequence
-from debiaser.auditing.selection import (
-    NEVER,
-    PlantedAnswers,
-    break_even,
-    choose_model,
-    main_property,
-    pays,
-    price,
-    report_evaluation,
-)
+from debiaser.auditing.selection import choose_model, main_property
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.views import image_views
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from debiaser.auditing.candidates import Candidate, Evaluation
+from debiaser.auditing.comparison import describe
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
 from debiaser.auditing.page_content import cluster, find_slices
-from debiaser.auditing.selection import describe
 from debiaser.cli.own import told_groups
 
 CLASSES = ("land bird", "water bird")
@@ -172,9 +172,8 @@ def test_slices_tell_class_answer_accuracy_and_places_among_the_examined() -> No
     biased = np.where((of > 0) & (of < 4), 1, y)
     plain = np.where((of == 2) | (of == 3), 1, y)
     found = find_slices(examined_with(features, y, biased, plain, pool))
-    assert [(each["class"], each["n"], each["says"]) for each in found["slices"]] == [
-        *(("a", n, "b") for n in (40, 30, 25)),
-    ]
+    told = [(each["class"], each["n"], each["says"]) for each in found["slices"]]
+    assert told == [("a", 40, "b"), ("a", 30, "b"), ("a", 25, "b")]
     assert [each["plain_accuracy"] for each in found["slices"]] == [100, 0, 0]
     for blob, each in enumerate(found["slices"], 1):
         assert len(each["places"]) == 12 and (of[pool[each["places"]]] == blob).all()

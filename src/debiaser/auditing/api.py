@@ -334,9 +334,7 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
-    named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
-    source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
-    snippet = f"import debiaser\nfindings = debiaser.{verb}({source}{named})\nprint(findings)"
+    snippet = f"import debiaser\n{python_line(own, {**options, 'out': f'debiaser-{verb}'}, verb)}\nprint(findings)"
     last = "Collect samples from where the model failed in the field: they show what this data cannot."
     if model_dir:
         last = "Use the exported model with the line below; its folder holds a card with the evidence."
@@ -352,12 +350,16 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     return {"sentences": [*steps, last], "snippet": snippet}
 
 
+def python_line(own: OwnData, options: dict[str, Any], verb: str) -> str:
+    """The line of Python that runs this; what lies in memory is written in capitals."""
+    source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source) if own.total else "DATASET"
+    return f"findings = debiaser.{verb}({source}{''.join(f', {name}={value!r}' for name, value in options.items())})"
+
+
 def command_line(own: OwnData, options: dict[str, Any], verb: str) -> str:
     """The line that runs this again; `options`: what the person named beside the source."""
     if own.source == pd.DataFrame.__name__ or not own.total:  # in memory
-        verb, given = (verb, "DATAFRAME") if own.total else ("audit", "DATASET")
-        named = "".join(f", {name}={value!r}" for name, value in options.items())
-        return f"findings = debiaser.{verb}({given}{named})"
+        return python_line(own, options, verb if own.total else "audit")
     pairs = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
     words = [word for pair in pairs for word in pair if word is not True]
     return shlex.join(["debiaser", verb, own.source, *map(str, words)])

@@ -106,8 +106,7 @@ class Material:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For a worker: without what was read."""
-        whole = isinstance(self, WholeMaterial)
-        return WholeMaterial if whole else Material, (self.array, self.classes, self.identity)
+        return type(self), (self.array, self.classes, self.identity)
 
     @cached_property
     def inputs(self) -> NDArray[Any]:

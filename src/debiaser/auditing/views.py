@@ -238,10 +238,8 @@ def part(top: float, left: float, bottom: float, right: float) -> Callable[[Tens
 
     def change(x: Tensor, donors: Tensor) -> Tensor:
         height, width = x.shape[-2:]
-        down, across = (
-            slice(round(top * height), round(bottom * height)),
-            slice(round(left * width), round(right * width)),
-        )
+        down = slice(round(top * height), round(bottom * height))
+        across = slice(round(left * width), round(right * width))
         mixed = x.clone()
         mixed[..., down, across] = donors[..., down, across]
         return mixed
