@@ -75,7 +75,8 @@ def select_and_prove(
     wanted = find_candidate(export, trainings)
     validation = evaluate(examined, splits, trainings, world)
     planted = plant_validation(examined, validation, view) if (view := main_property(examined)) else None
-    null = None if examined.subject.whole else partial(null_gains, examined, world, splits, strength)  # else days
+    # whole networks, many times, cost days
+    null = None if examined.subject.whole else partial(null_gains, examined, world, splits, strength)
     choice = choose_model(validation, of, planted, null, max_cost, trainer.seed, groups)
     if examined.subject.whole:
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
