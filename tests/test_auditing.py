@@ -109,9 +109,7 @@ def test_easy_models_learn_for_as_long_as_their_scores_rest_on_enough_rows(
     share = said.score / said.score.sum()
     assert trainer.recipe_number == recipe_number and (1 / np.square(share).sum() >= 40) == (recipe_number == 0)
     chosen = made.recipes("biased", trainer.trained_on)[recipe_number]
-    assert trainer.recipe("biased", trainer.trained_on) == chosen, (
-        "the fix begins with a biased model of the same length"
-    )
+    assert trainer.recipe("biased", trainer.trained_on) == chosen, "the fix begins with a biased model as long"
 
 
 def test_what_is_done_is_not_done_again_and_damage_is_noticed(
@@ -146,12 +144,8 @@ def test_a_model_that_is_not_whole_is_trained_again_and_that_is_said(
 
 def test_two_processes_give_what_one_gives(tmp_path: Path, material: Material, labels: np.ndarray) -> None:
     jobs = [make_job(material, labels, seed=seed) for seed in range(3)]
-    alone, shared = (
-        run_jobs(jobs, tmp_path / "1", "easy"),
-        run_jobs(jobs, tmp_path / "2", "easy", workers=2),
-    )
-    for one, other in zip(alone, shared, strict=True):
-        assert np.array_equal(one.logits, other.logits)
+    alone, shared = (run_jobs(jobs, tmp_path / str(workers), "easy", workers) for workers in (1, 2))
+    assert all(np.array_equal(one.logits, other.logits) for one, other in zip(alone, shared, strict=True))
 
 
 def test_a_problem_of_a_worker_is_told_and_ends_the_others(
@@ -294,9 +288,8 @@ def test_averaged_weights_are_the_mean_and_counts_the_last() -> None:
                 each.fill_(value)
         average.update_parameters(network)
     state = average.module.state_dict()
-    assert state.pop("num_batches_tracked") == 16 and all(
-        each.allclose(torch.tensor(29 / 3)) for each in state.values()
-    )
+    assert state.pop("num_batches_tracked") == 16
+    assert all(each.allclose(torch.tensor(29 / 3)) for each in state.values())
 
 
 def test_a_job_may_average_and_says_so(tmp_path: Path, material: Material, labels: np.ndarray) -> None:

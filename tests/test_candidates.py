@@ -26,15 +26,11 @@ from debiaser.data import bias as inject
 from debiaser.data.benchmarks import digits
 from debiaser.data.split import Split
 from debiaser.learn.encoders import Encoder
+from debiaser.learn.groups import balancing_weights
 
 CLASSES, PER_CLASS = 4, 90
 COLOUR = image_views()[0]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of our own, so that nothing of another run is found."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def examined_of(
@@ -120,7 +116,7 @@ def test_copies_are_drawn_like_their_rows(
     examined = examined_of(subject, pool, tmp_path, epochs=1)
     copies = counterfactual_copies(examined, COLOUR)
     asked = np.arange(len(pool), len(pool) + 10)
-    draws = examined.trainer.balanced()
+    draws = balancing_weights(examined.trainer.y)
     trainings = {VANILLA: Training(draws), COUNTERFACTUAL: Training(draws, copies=copies)}
     trainings["PGD"] = Training(draws, from_biased=True)
     jobs: dict[str, Job] = {}

@@ -93,7 +93,7 @@ def test_what_marks_cannot_do_is_told(tmp_path: Path, lines: str, told: str) -> 
 
 def test_a_tag_that_varies_within_a_class_is_fine(tmp_path: Path) -> None:
     marks = matched(tmp_path, "id,mark\n" + "".join(f"{n},{'wd'[n % 3 == 0]}\n" for n in (0, 2, 4, 5)))
-    assert marks.tags == ["w", "d"] and marks.counts == {"w": 3, "d": 1} and len(marks.notes) == 1
+    assert marks.counts == {"w": 3, "d": 1} and len(marks.notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,9 @@ def test_random_marks_estimate_a_share_without_bias() -> None:
 
 
 def test_findings_give_the_next_samples_as_a_table() -> None:
-    stream = np.random.default_rng(0)
     y = np.repeat([0, 1], 50)
     right = np.where(np.arange(100) % 5, y, 1 - y)
-    probability = np.where(np.arange(2) == right[:, None], 0.9, 0.1) + stream.random((100, 1)) * 0.0
+    probability = np.where(np.arange(2) == right[:, None], 0.9, 0.1)
     findings = audit(y, probability)
     asked = findings.to_mark(20)
     assert list(asked.columns) == ["id", "path", "label", "why", "content"] and len(asked) == 20
@@ -218,14 +217,19 @@ def test_findings_give_the_next_samples_as_a_table() -> None:
     assert why in silent.summary["notes"] and "no better than guessing" in why
 
 
+def page_data(folder: Path) -> Any:
+    """What the page of an audit holds."""
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
 def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Path, cache: Path, tmp_path: Path) -> None:
     y = np.repeat([0, 1], 10)
     answers = np.where(np.arange(2) == np.where(np.arange(20) % 5, y, 1 - y)[:, None], 0.9, 0.1)
     findings = audit(folder, answers, out=tmp_path / "out")
     asked = pd.read_csv(tmp_path / "out" / "to_mark.csv")
     assert list(asked.columns) == ["id", "path", "label", "why"] and sorted(asked["id"]) == sorted(findings.rows["id"])
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    told = page_data(tmp_path / "out")
     assert [told["rows"]["id"][place] for place in told["to_mark"]] == list(asked["id"])
     table = findings.to_mark(8).assign(mark=["wet", "dry"] * 4, id="renamed")
     table.to_csv(tmp_path / "marks.csv", index=False)
@@ -233,8 +237,7 @@ def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Pat
     assert again.summary["marks"]["counts"] == {"dry": 4, "wet": 4}
     assert list(again.rows["kind"]) == list(findings.rows["kind"])
     assert sorted(again.to_mark()["id"]) == sorted(set(findings.rows["id"]) - set(findings.to_mark(8)["id"]))
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    told = page_data(tmp_path / "out")
     assert [each["mark"] for each in told["marks"]] == ["wet", "dry"] * 4 and len(told["to_mark"]) == 12
 
 

@@ -65,22 +65,22 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+def run_quickly(verb: str, pictures: Path, out: Path, *words: str) -> AuditedFolder:
+    done = debiaser(verb, str(pictures), "--out", str(out), *QUICK, *words, "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return out, done.last_json
+
+
 @pytest.fixture(scope="module")
 def audited(pictures: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditedFolder:
     """One audit that several tests look at."""
-    out = tmp_path_factory.mktemp("audit") / "out"
-    done = debiaser("audit", str(pictures), "--out", str(out), *QUICK, "--json", "--quiet")
-    assert done.returncode == 0, done.stderr
-    return out, done.last_json
+    return run_quickly("audit", pictures, tmp_path_factory.mktemp("audit") / "out")
 
 
 @pytest.fixture(scope="module")
 def debiased(pictures: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditedFolder:
     """One debias run that several tests look at."""
-    out = tmp_path_factory.mktemp("debias") / "out"
-    done = debiaser("debias", str(pictures), "--out", str(out), *QUICK, "--seeds", "2", "--json", "--quiet")
-    assert done.returncode == 0, done.stderr
-    return out, done.last_json
+    return run_quickly("debias", pictures, tmp_path_factory.mktemp("debias") / "out", "--seeds", "2")
 
 
 def test_audit_writes_and_prints_what_is_promised(audited: AuditedFolder, cache: Path) -> None:

@@ -18,8 +18,8 @@ from conftest import assert_refused, debiaser
 from debiaser import audit
 from debiaser.auditing import export
 from debiaser.auditing.api import Request, examine_model, usable, what_next
-from debiaser.auditing.findings import input_gradients
 from debiaser.auditing.inputs import own_of, prepare
+from debiaser.auditing.page_content import input_gradients
 from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.auditing.views import View
 from debiaser.cli import app, console

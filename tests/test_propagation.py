@@ -11,9 +11,9 @@ import torch
 
 from debiaser.auditing.candidates import World
 from debiaser.auditing.crossval import Job, fit_last_layer
+from debiaser.auditing.groups import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.auditing.inputs import Material
 from debiaser.auditing.marks import choose_to_mark
-from debiaser.auditing.propagation import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.guard import calibrated
@@ -23,13 +23,17 @@ from debiaser.learn.recipe import Recipe
 N = 600
 
 
+def biased_data(width: int, agreeing: float = 0.9, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Noise as features (N, width), labels, a shortcut's value that goes with the label in this share, and luck."""
+    stream, y = np.random.default_rng(seed), np.arange(N) % 2
+    value = np.where(stream.random(N) < agreeing, y, 1 - y)
+    return stream.normal(size=(N, width)).astype(np.float32), y, value, stream.random(N)
+
+
 @pytest.fixture(scope="module")
 def shortcut() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features in which the shortcut is easier to see than the label and goes with it in nine of ten samples."""
-    stream = np.random.default_rng(0)
-    y = np.arange(N) % 2
-    value = np.where(stream.random(N) < 0.9, y, 1 - y)
-    features = stream.normal(size=(N, 20)).astype(np.float32)
+    features, y, value, _ = biased_data(20)
     features[:, 0] += 1.2 * (2 * y - 1)
     features[:, 1] += 3 * (2 * value - 1)
     return 5 + 2 * features, y, value
@@ -38,10 +42,11 @@ def shortcut() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def examined_of(features: np.ndarray, y: np.ndarray, value: np.ndarray, held_out: int = 0) -> Any:
     """As much of an examination as marks need: a biased model that answers the shortcut's value."""
     place = np.where(np.arange(N) < N - held_out, np.arange(N), -1)
+    material = SimpleNamespace(architecture="mlp")
     biased = SimpleNamespace(probability=np.eye(2)[value] * 0.8 + 0.1)
-    material = SimpleNamespace(architecture="mlp", inputs=features)
     return SimpleNamespace(
-        trainer=SimpleNamespace(y=y, seed=0, material=material),
+        trainer=SimpleNamespace(y=y, seed=0, material=material, features=lambda *_: [features]),
+        plain=SimpleNamespace(keys=(("one",),)),
         subject=SimpleNamespace(own=SimpleNamespace(classes=("landbird", "waterbird")), whole=False),
         place=place,
         pool=np.flatnonzero(place >= 0),
@@ -70,12 +75,9 @@ def test_sixty_marks_are_propagated_to_all_samples(shortcut: Any) -> None:
 
 def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:
     """Marks by score abound in what is rare: without the random half a rare value would be given to many samples."""
-    stream = np.random.default_rng(3)
-    y = np.arange(N) % 2
-    value = np.where(stream.random(N) < 0.95, y, 1 - y)
-    features = stream.normal(size=(N, 40)).astype(np.float32)
+    features, y, value, luck = biased_data(40, 0.95, seed=3)
     features[:, 1] += 0.8 * (2 * value - 1)
-    score = np.where(value == y, 0.0, 1.0) + stream.random(N)
+    score = np.where(value == y, 0.0, 1.0) + luck
     examined, words = examined_of(features, y, value), np.array(["land", "water"])
     rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
     random = propagate_marks(examined, {int(row): str(words[value[row]]) for row in rows}).value
@@ -117,13 +119,10 @@ def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
 
 def test_values_are_not_read_off_the_label() -> None:
     """Features that tell the label better than the value: marks of each class x value weigh the same."""
-    stream = np.random.default_rng(0)
-    y = np.arange(N) % 2
-    value = np.where(stream.random(N) < 0.9, y, 1 - y)
-    features = stream.normal(size=(N, 50)).astype(np.float32)
+    features, y, value, luck = biased_data(50)
     features[:, :10] += 2.0 * (2 * y - 1)[:, None]
     features[:, 10:13] += 1.0 * (2 * value - 1)[:, None]
-    score = np.where(value == y, 0.0, 0.5) + stream.random(N)
+    score = np.where(value == y, 0.0, 0.5) + luck
     rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
     groups = propagate_marks(examined_of(features, y, value), {int(row): "ab"[value[row]] for row in rows})
     assert (groups.value != y)[value != y].mean() > 0.5

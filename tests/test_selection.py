@@ -10,22 +10,14 @@ import pytest
 import torch
 
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
+from debiaser.auditing.comparison import NEVER, PlantedAnswers, break_even, pays, price, report_evaluation
 from debiaser.auditing.crossval import OutOfFold
-from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, Planted, called, check_controls, without_kinds
+from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, called, check_controls, without_kinds
 from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
+from debiaser.auditing.groups import Groups
 from debiaser.auditing.marks import Marks, random_sequence
-from debiaser.auditing.propagation import Groups
-from debiaser.auditing.selection import (
-    NEVER,
-    PlantedAnswers,
-    break_even,
-    choose_model,
-    main_property,
-    pays,
-    price,
-    report_evaluation,
-)
+from debiaser.auditing.selection import choose_model, main_property
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.views import image_views
 
@@ -49,10 +41,10 @@ def controls_of(judge_sees: float, n: int = 200) -> Controls:
     sees = np.random.default_rng(0).random(n) < judge_sees
     biased = OutOfFold(peaked(y)[None], np.zeros((1, n)), ())
     judge = OutOfFold(np.stack([peaked(y)] * 2), np.zeros((2, n)), ())
-    planted = Planted(image_views()[0], np.arange(n), peaked(donor), np.stack([peaked(np.where(sees, y, donor))] * 2))
+    planted = peaked(donor), np.stack([peaked(np.where(sees, y, donor))] * 2)
     trainer: Any = SimpleNamespace(y=y, seed=0, material=SimpleNamespace(classes=tuple("abcd")))
     diagnosis = Diagnosis(np.zeros(n, bool), np.zeros((2, n)), np.full(n, "aligned"), judge, np.array([0.5, 0.5]))
-    return check_controls(planted, trainer, biased, diagnosis, np.arange(n))
+    return check_controls(image_views()[0], np.arange(n), *planted, trainer, biased, diagnosis, np.arange(n))
 
 
 def test_planted_samples_are_called_by_the_same_rule_as_all_others() -> None:
@@ -67,19 +59,15 @@ def test_planted_samples_are_called_by_the_same_rule_as_all_others() -> None:
     assert [called(doubts, each, y, np.array([0.5, 0.5])).tolist() for each in both] == [[True], [False]]
     nobody = Controls("colour", "colour", 90, Estimate(0, 0, 0), NAN, 90, Estimate(99, 98, 100))
     nothing = Controls("colour", "colour", 0, NAN, NAN, 0, NAN)
-    assert (
-        "misclassifies 0.0%" in nobody.words
-        and "nan" not in nobody.words + nothing.words + nobody.doubts + nothing.doubts
-    )
+    assert "misclassifies 0.0%" in nobody.words
+    assert "nan" not in nobody.words + nothing.words + nobody.doubts + nothing.doubts
 
 
 def test_kinds_abstain_where_planted_conflicts_are_called_mislabelled() -> None:
     controls = controls_of(0.6)
     assert controls.conflicts_called.value > 20 and "no kind is asserted" in controls.doubts
-    kind, judge = (
-        np.array(["mislabelled", "conflicting", "aligned"]),
-        OutOfFold(np.ones((1, 3, 2)), np.zeros((1, 3)), ()),
-    )
+    kind = np.array(["mislabelled", "conflicting", "aligned"])
+    judge = OutOfFold(np.ones((1, 3, 2)), np.zeros((1, 3)), ())
     diagnosis = Diagnosis(np.array([True, True, False]), np.array([[1.0, 0.3, 0.0]]), kind, judge)
     assert diagnosis.trust == pytest.approx([LEAST, 0.7, 1.0]), "likely mislabelled ones weigh less, never nothing"
     silent = without_kinds(diagnosis, controls.doubts)
@@ -90,10 +78,10 @@ def test_kinds_abstain_where_planted_conflicts_are_called_mislabelled() -> None:
 # --- selection --------------------------------------------------------------------------------------------------------
 
 
-def trial_of(right: dict[str, np.ndarray], misclassified: np.ndarray | None = None, seeds: int = 3) -> Evaluation:
+def trial_of(right: dict[str, np.ndarray], misclassified: Any = None, labels: Any = None, seeds: int = 3) -> Evaluation:
     """A trial on two classes in which each model is right where `right` (m,) says so, in every seed."""
     m = len(next(iter(right.values())))
-    row, labels = np.arange(m), np.arange(m) % 2
+    row, labels = np.arange(m), np.arange(m) % 2 if labels is None else labels
     candidates = {
         name: Candidate(np.tile(np.where(each, labels, 1 - labels), (seeds, 1)), np.zeros((m, 2)), ())
         for name, each in right.items()
@@ -108,9 +96,14 @@ def share_right(share: float, m: int = 400) -> np.ndarray:
 
 def chosen_of(right: dict[str, float], planted: dict[str, float], max_cost: float | None = None) -> Any:
     """What is chosen of models that are right in these shares of samples, and of planted ones."""
-    moved = {name: np.tile(share_right(each), (3, 1)) for name, each in planted.items()}
     trial = trial_of({name: share_right(each) for name, each in right.items()})
-    return choose_model(trial, None, PlantedAnswers("colour cast", np.arange(400), moved), nothing, max_cost)
+    return choose_model(trial, None, planted_of(planted), nothing, max_cost)
+
+
+def planted_of(right: dict[str, float]) -> PlantedAnswers:
+    """Samples with another colour cast, of which models are right in these shares."""
+    moved = {name: np.tile(share_right(each), (3, 1)) for name, each in right.items()}
+    return PlantedAnswers("colour cast", np.arange(400), moved)
 
 
 def nothing(_: str) -> np.ndarray:
@@ -160,10 +153,8 @@ def test_groups_and_planted_samples_decide_together_and_planted_ones_rule_nothin
     """Both candidates mend the group, one also what was planted; a third, which mends the group, would lose there."""
     group = np.repeat([0, 1], [300, 100])
     right = {VANILLA: group == 0, PGD: share_right(0.8), "cells": share_right(0.79), "AFR": share_right(0.82)}
-    planted = {VANILLA: 0.6, PGD: 0.5, "cells": 0.9, "AFR": 0.4}
-    moved = {name: np.tile(share_right(each), (3, 1)) for name, each in planted.items()}
-    answers = PlantedAnswers("colour cast", np.arange(400), moved)
-    choice = choose_model(trial_of(right), group, answers, nothing, None)
+    planted = planted_of({VANILLA: 0.6, PGD: 0.5, "cells": 0.9, "AFR": 0.4})
+    choice = choose_model(trial_of(right), group, planted, nothing, None)
     assert choice.chosen == "cells" and "half the worst of 2 groups, half 400 samples given" in choice.sentence
     assert not any(row["vetoed"] for row in choice.candidates)
 
@@ -260,16 +251,7 @@ def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls
     own: Any = SimpleNamespace(classes=("a", "b"), group=None, y=torch.from_numpy(labels))
     groups = Groups(group % 2, ("land", "water"), np.zeros(400, bool), "marks")
     for right, kept in ((lifts, True), (harms, False)):
-        trial = replace(trial_of({VANILLA: vanilla, PGD: right}, group == 3), labels=labels, chosen=PGD)
-        trial = replace(
-            trial,
-            candidates={
-                name: replace(
-                    trial.candidates[name], answers=np.tile(np.where(each, labels, 1 - labels), (trial.seeds, 1))
-                )
-                for name, each in ((VANILLA, vanilla), (PGD, right))
-            },
-        )
+        trial = replace(trial_of({VANILLA: vanilla, PGD: right}, group == 3, labels), chosen=PGD)
         found = report_evaluation(trial, PGD, own, groups, None, certain=True)
         assert found["test"]["cells"]["interval"][1] < 0 and found["kept"] is kept
 

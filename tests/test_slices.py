@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from debiaser.auditing.candidates import Candidate, Evaluation
+from debiaser.auditing.comparison import describe
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
-from debiaser.auditing.selection import describe
-from debiaser.auditing.slices import cluster, find_slices
+from debiaser.auditing.page_content import cluster, find_slices
 from debiaser.cli.own import told_groups
 
 CLASSES = ("land bird", "water bird")
@@ -25,11 +25,19 @@ def samples(counts: list[list[int]], groups: tuple[str, ...] = ("land", "water")
     return y, np.concatenate([np.full(n, name) for _, name, n in cells])
 
 
+def group_table(y: np.ndarray, group: np.ndarray, plain: np.ndarray, biased: np.ndarray) -> Any:
+    """The table of an examination in which the models gave these answers."""
+    own = SimpleNamespace(group=group, y=torch.from_numpy(y), unit=np.arange(len(y)), classes=CLASSES)
+    answers = {"plain": SimpleNamespace(answer=plain), "biased": SimpleNamespace(answer=biased)}
+    examined: Any = SimpleNamespace(subject=SimpleNamespace(own=own), pool=np.arange(len(y)), **answers)
+    return describe_groups(examined, "place")
+
+
 def described(counts: list[list[int]], groups: tuple[str, ...] = ("land", "water"), seed: int = 0) -> dict[str, Any]:
     y, group = samples(counts, groups)
     stream = np.random.default_rng(seed)
     plain, biased = (np.where(stream.random(len(y)) < wrong, 1 - y, y) for wrong in (0.2, 0.5))
-    return describe_groups("place", group, y, np.arange(len(y)), CLASSES, plain, biased) | {"answers": (plain, biased)}
+    return group_table(y, group, plain, biased) | {"answers": (plain, biased)}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_a_small_cell_is_never_the_worst() -> None:
     y, group = samples([[40, 9], [40, 40]])
     plain = np.where(group == "water", 0, y)
     plain[:49] = np.where(group[:49] == "water", 1, 0)  # all nine wrong
-    found = describe_groups("place", group, y, np.arange(len(y)), CLASSES, plain, plain)
+    found = group_table(y, group, plain, plain)
     assert found["worst"]["class"] == "water bird" and found["worst"]["plain"]["value"] == 0
     assert [cell["plain"]["value"] for cell in found["cells"]] == [100, 0, 100, 0]
 
@@ -146,11 +154,10 @@ def test_few_misclassified_samples_are_one_slice_or_none(n: int, slices: int) ->
 
 def examined_with(features: np.ndarray, y: np.ndarray, biased: np.ndarray, plain: np.ndarray, pool: np.ndarray) -> Any:
     """What `find_slices` reads of an audit with frozen features."""
-    material = SimpleNamespace(architecture="mlp", read=lambda rows: torch.from_numpy(features[rows.numpy()]).float())
     own = SimpleNamespace(classes=("a", "b"))
     return SimpleNamespace(
         subject=SimpleNamespace(whole=False, own=own),
-        trainer=SimpleNamespace(material=material, y=y, seed=0),
+        trainer=SimpleNamespace(features=lambda rows, _: [features[rows].astype(np.float32)], y=y, seed=0),
         plain=SimpleNamespace(keys=(("plain",),), answer=plain),
         biased=SimpleNamespace(answer=biased),
         pool=pool,
@@ -165,9 +172,8 @@ def test_slices_tell_class_answer_accuracy_and_places_among_the_examined() -> No
     biased = np.where((of > 0) & (of < 4), 1, y)
     plain = np.where((of == 2) | (of == 3), 1, y)
     found = find_slices(examined_with(features, y, biased, plain, pool))
-    assert [(each["class"], each["n"], each["says"]) for each in found["slices"]] == [
-        *(("a", n, "b") for n in (40, 30, 25)),
-    ]
+    told = [(each["class"], each["n"], each["says"]) for each in found["slices"]]
+    assert told == [("a", 40, "b"), ("a", 30, "b"), ("a", 25, "b")]
     assert [each["plain_accuracy"] for each in found["slices"]] == [100, 0, 0]
     for blob, each in enumerate(found["slices"], 1):
         assert len(each["places"]) == 12 and (of[pool[each["places"]]] == blob).all()

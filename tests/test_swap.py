@@ -259,6 +259,7 @@ CALM = reliance(-0.3, 0.8, p=0.6, flips=1.0, flips_same_class=0.8, name="frame",
 
 WORDS = reliance(20, 28, nuisance=False, name="words", words=("dull", "fine"))
 IN_ONE_CLASS = reliance(1, 4, strongest=InClass("cat", Estimate(30, 20, 40), 0.01))
+HIDING = Health(0.9, 100, hidden=["A network would follow the frame."])
 UNSURE = InClass("cat", Estimate(30, 20, 40), 0.06)
 
 
@@ -276,12 +277,7 @@ UNSURE = InClass("cat", Estimate(30, 20, 40), 0.06)
         (a_test(IN_ONE_CLASS, CALM), HEALTHY, BIASED, "and that of 'cat' by 30.0 points [20.0, 40.0] beyond chance"),
         (a_test(replace(IN_ONE_CLASS, strongest=UNSURE), CALM), HEALTHY, NO_EVIDENCE, "follows none"),
         (a_test(reliance(4, 28, screened=True), CALM), HEALTHY, NO_EVIDENCE, "Tried on 1000 swaps each"),
-        (
-            a_test(CALM),
-            Health(0.9, 100, hidden=["A network would follow the frame."]),
-            CANNOT_TELL,
-            "would follow the frame",
-        ),
+        (a_test(CALM), HIDING, CANNOT_TELL, "would follow the frame"),
         (a_test(CALM), Health(0.9, 100, degenerate=True), CANNOT_TELL, "biased model is degenerate"),
         (a_test(reliance(20, 28, flips=40, flips_same_class=21), CALM), HEALTHY, CANNOT_TELL, "even within a class"),
         (a_test(CALM), HEALTHY, NO_EVIDENCE, "follows none"),

@@ -6,7 +6,6 @@ candidates are trained, one is selected on validation samples, proven on held-ou
 """
 
 import dataclasses
-import logging
 import os
 import shlex
 import shutil
@@ -26,11 +25,11 @@ from debiaser.auditing.candidates import DFR, DRO, EQUAL, EVERY_CANDIDATE, Evalu
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
-from debiaser.auditing.findings import Findings, rows_of, samples_to_mark, summarise, write_audit
+from debiaser.auditing.findings import Findings, rows_of, summarise, write_audit
+from debiaser.auditing.groups import Groups, column_groups, propagate_marks
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
-from debiaser.auditing.propagation import Groups, column_groups, propagate_marks
 from debiaser.auditing.selection import find_candidate, select_and_prove
 from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
@@ -38,7 +37,7 @@ from debiaser.data.cache import user_cache
 from debiaser.data.own import Columns, OwnData, Texts, read_own
 from debiaser.data.own.rows import folds
 from debiaser.errors import Misuse, Problem
-from debiaser.io import make_folder, private
+from debiaser.io import log, make_folder, private
 from debiaser.learn.encoders import pixels
 from debiaser.learn.forward import Outputs
 from debiaser.learn.gradient_norms import grad_norm, residual_norm
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 FOLDS, BIASED_SEEDS, PLAIN_SEEDS, JUDGE_SEEDS = 5, 2, 3, 2  # of an audit
 SEEDS = 3  # of every candidate of debias
 LAYOUT = "layout-2"  # a file that tells which version keeps its models here
-log = logging.getLogger("debiaser")
 
 
 Source = str | Path | pd.DataFrame
@@ -103,8 +101,7 @@ class Request(Columns):
 def make_request(options: dict[str, Any]) -> Request:
     """The request behind keyword arguments; an unknown one is named."""
     if "confirmed" in options:  # the old name
-        options = {**options, "marks": options["confirmed"]}
-        del options["confirmed"]
+        options["marks"] = options.pop("confirmed")
     try:
         return Request(**{**options, "out": options.get("out") and Path(options["out"])})
     except TypeError as error:
@@ -331,15 +328,13 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     `options`: what the person named beside the source, `model_dir`: a model made of it.
     """
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
-    asked, wrong = len(samples_to_mark(examined)[0]), int((kind == "mislabelled").sum())
+    asked, wrong = len(examined.to_mark()[0]), int((kind == "mislabelled").sum())
     count = f"{asked:,} more" if examined.marks.by_sample else f"{asked:,}"
     marking = f"Mark {count} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
     steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
-    named = "".join(f", {name}={value!r}" for name, value in {**options, "out": f"debiaser-{verb}"}.items())
-    source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source)
-    snippet = f"import debiaser\nfindings = debiaser.{verb}({source}{named})\nprint(findings)"
+    snippet = f"import debiaser\n{python_line(own, {**options, 'out': f'debiaser-{verb}'}, verb)}\nprint(findings)"
     last = "Collect samples from where the model failed in the field: they show what this data cannot."
     if model_dir:
         last = "Use the exported model with the line below; its folder holds a card with the evidence."
@@ -355,12 +350,16 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     return {"sentences": [*steps, last], "snippet": snippet}
 
 
+def python_line(own: OwnData, options: dict[str, Any], verb: str) -> str:
+    """The line of Python that runs this; what lies in memory is written in capitals."""
+    source = "DATAFRAME" if own.source == pd.DataFrame.__name__ else repr(own.source) if own.total else "DATASET"
+    return f"findings = debiaser.{verb}({source}{''.join(f', {name}={value!r}' for name, value in options.items())})"
+
+
 def command_line(own: OwnData, options: dict[str, Any], verb: str) -> str:
     """The line that runs this again; `options`: what the person named beside the source."""
     if own.source == pd.DataFrame.__name__ or not own.total:  # in memory
-        verb, given = (verb, "DATAFRAME") if own.total else ("audit", "DATASET")
-        named = "".join(f", {name}={value!r}" for name, value in options.items())
-        return f"findings = debiaser.{verb}({given}{named})"
+        return python_line(own, options, verb if own.total else "audit")
     pairs = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
     words = [word for pair in pairs for word in pair if word is not True]
     return shlex.join(["debiaser", verb, own.source, *map(str, words)])

@@ -25,6 +25,7 @@ from debiaser.learn.encoders import fill
 from debiaser.learn.groups import balancing_weights
 from debiaser.learn.guard import null_labels, residual_norms
 from debiaser.learn.last_layer import equal_groups
+from debiaser.learn.recipe import Recipe
 
 VANILLA, AUGMENTED = "vanilla (class-balanced)", "augmentation only"
 COUNTERFACTUAL, CELLS = "counterfactual copies", "cells"
@@ -195,25 +196,13 @@ class Evaluation:
         return np.asarray(self.candidates[name].answers == self.labels)
 
 
-def named(strength: float) -> str:
-    """PGD at this strength."""
-    return f"PGD, {strength:.0%} of draws by score"
-
-
-def afr_named(gamma: float) -> str:
-    """AFR at this strength."""
-    return f"AFR, gamma {gamma:g}"
-
-
-def equal_named(strength: float | None) -> str:
-    """Equal group weight, of a linear head with this inverse regularisation."""
-    return EQUAL + (f", C {strength:g}" if strength else "")
-
-
-BOTH = f"{named(STRENGTH)}, {COUNTERFACTUAL}"
+PGD = {share: f"PGD, {share:.0%} of draws by score" for share in STRENGTHS}
+AFR = {gamma: f"AFR, gamma {gamma:g}" for gamma in GAMMAS}
+EQUAL_HEADS = {strength: f"{EQUAL}, C {strength:g}" for strength in GROUP_REGULARISATION}
+BOTH = f"{PGD[STRENGTH]}, {COUNTERFACTUAL}"
 EVERY_CANDIDATE = (
-    *(VANILLA, AUGMENTED, COUNTERFACTUAL, *map(named, STRENGTHS), *map(afr_named, GAMMAS), CELLS, BOTH),
-    *(*map(equal_named, (None, *GROUP_REGULARISATION)), DRO, DFR),
+    *(VANILLA, AUGMENTED, COUNTERFACTUAL, *PGD.values(), *AFR.values(), CELLS, BOTH),
+    *(EQUAL, *EQUAL_HEADS.values(), DRO, DFR),
 )
 
 
@@ -222,12 +211,6 @@ def world_of(examined: Examined) -> World:
     trust = examined.diagnosis.trust.copy()
     trust[examined.confirmed[examined.diagnosis.kind[examined.confirmed] == "mislabelled"]] = FLOOR
     return World(examined.trainer.y, examined.biased.probability, examined.score, trust)
-
-
-def drawing_weights(examined: Examined) -> Vector:
-    """(n,) the probabilities for a loop of one's own, where nothing chooses how much of them goes by score."""
-    weights = world_of(examined).by_score(STRENGTH)
-    return np.asarray(weights / weights.sum())
 
 
 def candidate_trainings(
@@ -250,10 +233,10 @@ def candidate_trainings(
     if copies is not None:
         trainings[COUNTERFACTUAL] = Training(even, copies=copies, strength=head)
     if not examined.degenerate:
-        for share in STRENGTHS:
-            trainings[named(share)] = Training(world.by_score(share), not frozen, varied, strength=head)
-        for gamma in GAMMAS if last else ():
-            trainings[afr_named(gamma)] = Training(world.by_confidence(gamma), strength=last)
+        for share, name in PGD.items():
+            trainings[name] = Training(world.by_score(share), not frozen, varied, strength=head)
+        for gamma, name in AFR.items() if last else ():
+            trainings[name] = Training(world.by_confidence(gamma), strength=last)
         cells = 2 * world.y + world.misclassified
         trainings[CELLS] = Training(world.equal(cells), augmented=varied, strength=head)
         if copies is not None:
@@ -268,8 +251,8 @@ def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, whol
     sizes = np.bincount(groups[world.inside], minlength=int(groups.max()) + 1)
     equal = world.equal(groups) * np.minimum(1, sizes[groups] / FEWEST)  # a handful of samples is no group
     trainings = dict[str, Training]()
-    for each in GROUP_REGULARISATION if frozen else (None,):
-        trainings[equal_named(each)] = Training(equal, augmented=varied, strength=each)
+    for each, name in EQUAL_HEADS.items() if frozen else [(None, EQUAL)]:
+        trainings[name] = Training(equal, augmented=varied, strength=each)
     middle = GROUP_REGULARISATION[1] if frozen else None
     trainings[DRO] = Training(equal, augmented=varied, rule="GroupDRO", groups=groups, strength=middle)
     if not whole:
@@ -279,6 +262,30 @@ def group_trainings(world: World, groups: Rows, frozen: bool, varied: bool, whol
 
 
 Splits = Sequence[tuple[Rows, Rows]]  # samples to train on, samples to ask
+
+
+def candidate_job(
+    trainer: Trainer, training: Training, split: tuple[Rows, Rows], recipe: Recipe, seed: int, start: str | None
+) -> Job:
+    """The job of a candidate on one split; `start`: key of the job that it goes on from."""
+    (train, ask), copies, material = split, training.copies, trainer.material
+    fitted = training.strength is not None and start is None  # a linear head is the same under every seed
+    return Job(
+        training.stage,
+        material if copies is None else copies.material,
+        trainer.y if copies is None else copies.y,
+        train if copies is None else len(copies.place) + copies.place[train],
+        ask,
+        recipe,
+        trainer.seed + (0 if fitted else seed),
+        weight=training.weight[train],
+        augment=material.augment if training.augmented else None,
+        start=start,
+        averaged=True,
+        rule=training.rule,
+        groups=None if training.groups is None else training.groups[train],
+        strength=training.strength,
+    )
 
 
 def train_candidates(
@@ -306,43 +313,29 @@ def train_candidates(
             for seed in turns
         ]
         biased = [[job.key for job in each] for each in jobs[BIASED_MODEL]]
-
-    def job(training: Training, seed: int, number: int) -> Job:
-        (train, ask), copies = splits[number], training.copies
-        seed_of_job = trainer.seed + (seed if training.strength is None else 0)
-        made = Job(training.stage, material, y, train, ask, whole, seed_of_job, averaged=True)
-        made = replace(
-            made,
-            weight=training.weight[train],
-            augment=material.augment if training.augmented else None,
-            rule=training.rule,
-            groups=None if training.groups is None else training.groups[train],
-            strength=training.strength,
-        )
-        if training.from_biased:
-            made = replace(made, recipe=rest, start=biased[seed][number])
-        elif training.strength is not None and material.architecture != "mlp":  # the last layer of vanilla
-            made = replace(made, seed=trainer.seed + seed, start=jobs[VANILLA][seed][number].key)
-        if copies is None:
-            return made
-        return replace(made, material=copies.material, y=copies.y, train=len(copies.place) + copies.place[train])
-
     for name, training in trainings.items():
-        jobs[name] = [[job(training, seed, number) for number in range(len(splits))] for seed in turns]
+        recipe, start = (rest, biased) if training.from_biased else (whole, None)
+        if training.strength is not None and material.architecture != "mlp":  # the last layer of vanilla, fitted anew
+            start = [[job.key for job in by_split] for by_split in jobs[VANILLA]]
+        jobs[name] = [
+            [
+                candidate_job(trainer, training, split, recipe, seed, start[seed][number] if start else None)
+                for number, split in enumerate(splits)
+            ]
+            for seed in turns
+        ]
     said: dict[str, Predictions] = {}
     for stage, later in (("controls", False), ("debiased", True)):  # those that go on from others come later
-        mine = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
-        said |= zip(mine, run_jobs([*mine.values()], trainer.folder, stage, trainer.workers), strict=True)
+        waiting = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
+        said |= zip(waiting, run_jobs([*waiting.values()], trainer.folder, stage, trainer.workers), strict=True)
     candidates, rows = {}, np.concatenate([ask for _, ask in splits])
-    for name, by_seed in jobs.items():
-        logits = [np.concatenate([said[each.key].logits for each in by]) for by in by_seed]
-        chances = np.concatenate([said[each.key].probability for each in by_seed[0]])
-        keys = tuple(tuple(each.key for each in by) for by in by_seed)
-        candidates[name] = Candidate(np.stack([each.argmax(1) for each in logits]), chances, keys)
-    said_by_biased = [[said[key] for key in by] for by in biased] if BIASED_MODEL in jobs else []
-    mean = (
-        np.mean([np.concatenate([p.probability for p in by]) for by in said_by_biased], 0) if said_by_biased else None
-    )
-    misclassified = np.zeros(len(rows), bool) if mean is None else mean.argmax(1) != y[rows]
+    for name, mine in jobs.items():
+        keys = tuple(tuple(each.key for each in by_split) for by_split in mine)
+        answers = np.stack([np.concatenate([said[key].logits.argmax(1) for key in by_split]) for by_split in keys])
+        candidates[name] = Candidate(answers, np.concatenate([said[key].probability for key in keys[0]]), keys)
+    misclassified = np.zeros(len(rows), bool)
+    if BIASED_MODEL in jobs:
+        by_seed = [np.concatenate([said[key].probability for key in keys]) for keys in biased]
+        misclassified = np.mean(by_seed, 0).argmax(1) != y[rows]
     seen = whole.epochs * len(splits[0][0])
     return Evaluation(rows, y[rows], unit[rows], misclassified, candidates, seen, seeds)

@@ -5,7 +5,6 @@ and, written last, `answers.npz`: a job that was killed is done again, one that 
 """
 
 import hashlib
-import logging
 import os
 import signal
 import sys
@@ -34,7 +33,7 @@ from debiaser.data.augment import Augmentation
 from debiaser.data.cache import load_arrays
 from debiaser.data.split import Split
 from debiaser.errors import INTERRUPTED, Problem
-from debiaser.io import Damaged, check_seal, derive, write_arrays
+from debiaser.io import Damaged, check_seal, derive, log, write_arrays
 from debiaser.learn.checkpoint import read_tensors, write_tensors
 from debiaser.learn.engine import steps_in
 from debiaser.learn.forward import Outputs, call, evaluating, look
@@ -48,7 +47,7 @@ from debiaser.progress import Advance, current, listening, task
 
 Rows = NDArray[np.int64]
 Vector = NDArray[np.float64]
-log = logging.getLogger("debiaser")
+Models = Sequence[Sequence[nn.Module]]  # by seed and fold
 ALPHA = 0.7  # of the biased model's GCE, as in PGD
 ENOUGH = 0.1  # share of the samples that draws by score should rest on
 LAST_LAYER = 50  # updates of a network that take as long as fitting a last layer
@@ -395,13 +394,12 @@ class Trainer:
 
         `weight`: (n,), None for class-balanced draws; `start`: keys of the jobs, by fold, that these go on from.
         """
-        jobs = []
+        jobs, seed = [], self.seed + seed
         for fold in self.folds:
-            train = np.flatnonzero((self.fold >= 0) & (self.fold != fold))
-            job = Job(name, self.material, self.y, train, np.flatnonzero(self.fold == fold), recipe, self.seed + seed)
+            train, ask = np.flatnonzero((self.fold >= 0) & (self.fold != fold)), np.flatnonzero(self.fold == fold)
             drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
-            before = None if start is None else start[fold]
-            jobs.append(replace(job, alpha=alpha, weight=drawn, start=before))
+            job = Job(name, self.material, self.y, train, ask, recipe, seed, alpha, drawn)
+            jobs.append(replace(job, start=start[fold] if start else None))
         return jobs
 
     def out_of_fold(self, stage: str, jobs: Sequence[Sequence[Job]]) -> OutOfFold:
@@ -418,18 +416,20 @@ class Trainer:
             score[seed, said.rows] = norms / max(norms.mean(), 1e-12) if len(norms) else norms
         return OutOfFold(probability, score, tuple(tuple(job.key for job in each) for each in jobs))
 
-    def balanced(self, within: NDArray[np.bool_] | None = None) -> Vector:
-        """(n,) weights by which every class is drawn equally often; 0 outside the folds (and outside `within`)."""
-        inside = self.fold >= 0 if within is None else (self.fold >= 0) & within
-        weight = np.zeros(len(self.y))
-        weight[inside] = balancing_weights(self.y[inside])
-        return weight
+    def read_models(self, keys: Sequence[Sequence[str]]) -> Models:
+        """The networks of these keys, by seed and fold."""
+        return [[read_model(self.material, self.folder / key) for key in by_fold] for by_fold in keys]
 
-    def read_models(self, said: OutOfFold) -> list[list[nn.Module]]:
-        """The networks that gave these predictions, by seed and fold."""
-        return [[read_model(self.material, self.folder / key) for key in by_fold] for by_fold in said.keys]
+    def features(self, rows: Rows, key: str) -> Iterator[NDArray[np.float32]]:
+        """(b, h) at a time of these samples: frozen features, or what enters the last layer of the network `key`."""
+        batches = Split(torch.from_numpy(self.y), self.material.read).subset(torch.from_numpy(rows)).batches(AT_ONCE)
+        if self.material.architecture == "mlp":
+            yield from (batch.x.numpy() for batch in batches)
+        else:
+            model = read_model(self.material, self.folder / key)
+            yield from (outputs.features.float().numpy() for outputs in look(model, batches))
 
-    def predict_changed(self, models: Sequence[Sequence[nn.Module]], rows: Rows, inputs: Tensor) -> Vector:
+    def predict_changed(self, models: Models, rows: Rows, inputs: Tensor) -> Vector:
         """(s, b, k) by seed what networks say about changed inputs (b, ...) of samples that none of them ever saw."""
         probability = np.zeros((len(models), len(rows), len(self.material.classes)))
         for number in np.unique(self.fold[rows]):

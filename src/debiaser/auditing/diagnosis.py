@@ -9,19 +9,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector
 from debiaser.auditing.estimates import Estimate, share
 from debiaser.auditing.inputs import Subject
-from debiaser.auditing.swap_test import BATCH, Pairs, SwapTest
+from debiaser.auditing.swap_test import SwapTest, predict_swapped
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
+from debiaser.learn.groups import balancing_weights
 from debiaser.learn.guard import likelihoods, posterior
 from debiaser.learn.sampler import effective_sample_size
-from debiaser.progress import track
 
 WEAK = 0.1  # of the way from guessing to perfect that a model must have gone
 FEW = 20  # errors of the biased model, below which nothing can be said of samples that go against it
@@ -159,7 +158,8 @@ def judging_weights(trainer: Trainer, misclassified: NDArray[np.bool_], wrong: V
 
     The share shrinks until the draws rest on enough samples.
     """
-    outside = trainer.balanced(~misclassified)
+    outside, right = np.zeros(len(trainer.y)), (trainer.fold >= 0) & ~misclassified
+    outside[right] = balancing_weights(trainer.y[right])
     doubted = np.where(misclassified, np.maximum(1 - wrong, LEAST), 0.0)
     outside, doubted = outside / outside.sum(), doubted / doubted.sum()
     share = SHARE
@@ -191,19 +191,6 @@ def name_kinds(inside: NDArray[np.bool_], misclassified: NDArray[np.bool_], wron
 
 
 # --- Controls
-
-
-@dataclass(frozen=True, eq=False)
-class Planted:
-    """Samples (m,) with the named property of samples of another class, and what models that never saw them say.
-
-    biased (m, k) and judge (s, m, k) are probabilities.
-    """
-
-    view: View
-    rows: Rows
-    biased: Vector
-    judge: Vector
 
 
 @dataclass(frozen=True)
@@ -262,11 +249,19 @@ def check_planted(
     swaps: SwapTest | Problem,
     view: View | None,
 ) -> tuple[Diagnosis, Controls | None]:
-    """The diagnosis, asserting kinds only where samples planted by this view bear it out; and what these showed."""
+    """The diagnosis, asserting kinds only where planted samples bear it out; and what these showed.
+
+    They follow the shortcut, and are made to go against it: each takes the view from a donor of another class.
+    """
     if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
         return without_kinds(diagnosis, UNNAMED), None
-    planted = plant(subject, trainer, biased, diagnosis.judge, view, swaps.pairs)
-    controls = check_controls(planted, trainer, biased, diagnosis, subject.own.unit)
+    pool, pairs = trainer.rows, swaps.pairs
+    follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
+    chosen = np.sort(numpy_stream(trainer.seed, "planted").permutation(follows)[:MOST])
+    places, rows, donors = pairs.rows[chosen], pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
+    models = [trainer.read_models(each.keys) for each in (biased, diagnosis.judge)]
+    said, judged = predict_swapped(subject, trainer, view, rows, donors, places, models)
+    controls = check_controls(view, rows, said.mean(0), judged, trainer, biased, diagnosis, subject.own.unit)
     return without_kinds(diagnosis, controls.doubts) if controls.doubts else diagnosis, controls
 
 
@@ -275,39 +270,32 @@ def without_kinds(diagnosis: Diagnosis, why: str) -> Diagnosis:
     return replace(diagnosis, kind=np.where(diagnosis.misclassified, "unsure", diagnosis.kind), abstains=why)
 
 
-def plant(subject: Subject, trainer: Trainer, biased: OutOfFold, judge: OutOfFold, view: View, pairs: Pairs) -> Planted:
-    """Samples that follow the shortcut, made to go against it: each takes the view from its donor of another class."""
-    pool = trainer.rows
-    follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
-    mixed = numpy_stream(trainer.seed, "planted").permutation(follows)
-    chosen = np.sort(mixed[:MOST])
-    rows, donors = pool[pairs.rows[chosen]], pool[pairs.donors[chosen]]
-    models = trainer.read_models(biased), trainer.read_models(judge)
-    k = len(trainer.material.classes)
-    biased_said, judge_said = [np.zeros((0, k))], [np.zeros((len(judge.keys), 0, k))]
-    for start in track(range(0, len(rows), BATCH), "planted samples"):
-        part = slice(start, start + BATCH)
-        x, other = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
-        entered = subject.enter(view.swap(x, other, torch.from_numpy(pairs.rows[chosen][part])))
-        biased_said.append(trainer.predict_changed(models[0], rows[part], entered).mean(0))
-        judge_said.append(trainer.predict_changed(models[1], rows[part], entered))
-    return Planted(view, rows, np.concatenate(biased_said), np.concatenate(judge_said, 1))
+def check_controls(
+    view: View,
+    rows: Rows,
+    planted: Vector,
+    planted_judged: Vector,
+    trainer: Trainer,
+    biased: OutOfFold,
+    diagnosis: Diagnosis,
+    unit: Rows,
+) -> Controls:
+    """What the rule for kinds calls planted conflicts, and labels that were flipped on bias-aligned samples.
 
-
-def check_controls(planted: Planted, trainer: Trainer, biased: OutOfFold, diagnosis: Diagnosis, unit: Rows) -> Controls:
-    """What the rule for kinds calls planted conflicts, and labels that were flipped on bias-aligned samples."""
+    planted (m, k), planted_judged (s, m, k): what the biased and the judging models say of samples `rows` (m,) with the
+    view of another class.
+    """
     assert diagnosis.judge is not None
     assert diagnosis.noise is not None
-    label = trainer.y[planted.rows]
-    misclassified = planted.biased.argmax(1) != label
-    conflicts = called(planted.biased, planted.judge, label, diagnosis.noise)[misclassified]
-    stream, classes = numpy_stream(trainer.seed, "planted", "flips"), len(trainer.material.classes)
-    flipped = (label + stream.integers(1, classes, len(label))) % classes
-    judged, of_rows = diagnosis.judge.probability_by_seed[:, planted.rows], unit[planted.rows]
-    flips = called(biased.probability[planted.rows], judged, flipped, diagnosis.noise)
+    label, of_rows, classes = trainer.y[rows], unit[rows], len(trainer.material.classes)
+    misclassified = planted.argmax(1) != label
+    conflicts = called(planted, planted_judged, label, diagnosis.noise)[misclassified]
+    flipped = (label + numpy_stream(trainer.seed, "planted", "flips").integers(1, classes, len(label))) % classes
+    judged = diagnosis.judge.probability_by_seed[:, rows]
+    flips = called(biased.probability[rows], judged, flipped, diagnosis.noise)
     return Controls(
-        planted.view.name,
-        planted.view.title,
+        view.name,
+        view.title,
         len(label),
         share(misclassified, of_rows, trainer.seed),
         share(conflicts, of_rows[misclassified], trainer.seed),

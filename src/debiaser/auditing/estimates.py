@@ -33,12 +33,6 @@ class Estimate:
         return f"{self.value:.1f}{unit}{between}"
 
 
-def resampled_seeds(seeds: int, draws: int, seed: int = 0) -> NDArray[np.float64]:
-    """(draws, seeds) the share of each seed in bootstrap samples of so many seeds."""
-    even = np.full(seeds, 1 / seeds)
-    return np.asarray(numpy_stream(seed, "bootstrap", "seeds").multinomial(seeds, even, draws) / seeds)
-
-
 def resampled_means(values: NDArray[np.float64], unit: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
     """(DRAWS, c) means of the columns of values (n, c) over bootstrap samples of units."""
     values = values.reshape(len(values), -1)
@@ -64,8 +58,13 @@ def share(hits: NDArray[Any], unit: NDArray[np.int64], seed: int = 0) -> Estimat
         drawn = 100 * numpy_stream(seed, "bootstrap").binomial(units, values.mean() / 100, DRAWS) / units
     else:
         drawn = resampled_means(values, unit, seed)[:, 0]
+    return Estimate(float(values.mean()), *interval(drawn), f"bootstrap over {units:,} units")
+
+
+def interval(drawn: NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of the 95% interval of bootstrapped values."""
     low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(float(values.mean()), float(low), float(high), f"bootstrap over {units:,} units")
+    return float(low), float(high)
 
 
 def binomial_interval(share: float, n: float) -> tuple[float, float]:

@@ -36,9 +36,7 @@ from debiaser.report.tables import markdown_table, spread, with_interval
 
 FORMAT = 1
 LARGEST = 4096  # pixels of a side
-NETWORK = ("network", "features")
 MISCLASSIFIED = "samples that the biased model misclassifies"
-PARTS = ("before", "controls", "after")
 
 
 def export_models(folder: Path, examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> Path:
@@ -92,7 +90,8 @@ def digest_of(path: Path) -> str:
 def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, repair: dict[str, Any]) -> str:
     """The model card: what it is, how it was chosen, what was measured, what it is not."""
     right, hard = evaluation.right(config["method"])[0], evaluation.misclassified
-    choices = examined.subject.choices
+    choices, chosen_from = examined.subject.choices, repair["selection"]["candidates"]
+    flags = [each["uses_groups"] for each in chosen_from if each["name"] == config["method"] and each["uses_groups"]]
     table = [
         (
             name,
@@ -100,7 +99,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
             with_interval(told["minus_vanilla"] or {}) or "–",
             spread(told["easy_misses"]["mean"], told["easy_misses"]["sd"]),
         )
-        for part in PARTS
+        for part in ("before", "controls", "after")
         for name, told in repair[part].items()
     ]
     mine = f"{100 * float(right.mean()):.2f}% right"
@@ -111,12 +110,12 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "",
         f"Classes: {', '.join(escaped(name) for name in config['classes'])}.",
         f"Input: {'images, ' + choices['pictures'] if config['kind'] == 'image' else 'texts'}.",
-        f"Network: {'; '.join(text for name, text in choices.items() if name in NETWORK)}.",
+        f"Network: {'; '.join(text for name, text in choices.items() if name in ('network', 'features'))}.",
         "",
         "## Evidence",
         "",
         repair["sentence"],
-        *(f"This model {row['uses_groups']}." for row in repair["selection"]["candidates"] if named(row, config)),
+        *(f"This model {flag}." for flag in flags),
         escaped(repair["export"]["sentence"]),
         "",
         f"This very model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
@@ -159,11 +158,6 @@ def group_lines(examined: Examined, evaluation: Evaluation, right: NDArray[np.bo
     return [markdown_table(("class", "group", "held-out samples", "right by this model, %"), table), ""]
 
 
-def named(row: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a candidate of the selection is this model, and is flagged."""
-    return bool(row["uses_groups"]) and row["name"] == config["method"]
-
-
 def escaped(text: str) -> str:
     """Data in a Markdown file: one line, nothing that a reader would take for markup."""
     plain = " ".join(text.split())
@@ -180,8 +174,21 @@ class Exported:
     size: int
     enter: Callable[[Any], Tensor]
 
+    def read(
+        self, ids: list[str], given: list[Any], embedded: Callable[[int], bytes | None] | None = None
+    ) -> tuple[Any, dict[str, str]]:
+        """Texts as they are, or images (b, 3, size, size) of files; and, by id, why some cannot be read.
+
+        embedded: gives the bytes of images that lie inside a table, by their place there.
+        """
+        if self.kind == "text":
+            return given, {}
+        contents = Files(given) if embedded is None else Embedded(embedded, np.array(given, np.int64))
+        images = Images(ids, contents, np.zeros((len(ids), 2), np.int32))
+        return images.read(torch.arange(len(ids)), self.size), images.failed
+
     def probability(self, inputs: Any) -> NDArray[np.float64]:
-        """(b, k) for images (b, 3, size, size) uint8, or b texts."""
+        """(b, k) for what `read` gives."""
         return probabilities(self.model, self.enter(inputs))
 
 
@@ -241,32 +248,25 @@ def predict_inputs(
     if not found:
         many = "texts" if exported.kind == "text" else "images"
         raise Problem(f"there are no {many} in {', '.join(inputs)}; give files, a folder or a CSV")
-    parts = []
-    if exported.kind == "text":
-        failed = {name: "has no text" for name, content in found if not content.strip()}
-        found = [(name, content) for name, content in found if content.strip()]
-        batches = (found[start : start + BATCH] for start in track(range(0, len(found), BATCH), "predictions"))
-        parts = [exported.probability([content for _, content in batch]) for batch in batches]
-        probability = np.concatenate(parts or [np.zeros((0, len(exported.classes)))])
-    else:
-        paths = [path for _, path in found]
-        images = Images(paths, Files(paths), np.zeros((len(paths), 2), np.int64), "")
-        with task("predictions", len(paths)) as advance:
-            for rows, read in images.stream(torch.arange(len(paths)), exported.size, BATCH):
-                parts.append(exported.probability(read))
-                advance(len(rows))
-        failed = images.failed
-        good = [row for row, path in enumerate(paths) if path not in failed]
-        found, probability = [found[row] for row in good], np.concatenate(parts)[good]
-    predicted = [
-        {
-            "input": name,
-            "label": exported.classes[int(each.argmax())],
-            "probabilities": dict(zip(exported.classes, each.tolist(), strict=True)),
-        }
-        for (name, _), each in zip(found, probability, strict=True)
-    ]
-    return predicted, list(failed.items())
+    left_out = {name: "has no text" for name, content in found if exported.kind == "text" and not content.strip()}
+    found = [pair for pair in found if pair[0] not in left_out]
+    predicted = list[dict[str, Any]]()
+    with task("predictions", len(found)) as advance:
+        for start in range(0, len(found), BATCH):
+            names, given = (list(each) for each in zip(*found[start : start + BATCH], strict=True))
+            read, failed = exported.read(names, given)
+            left_out |= failed
+            predicted += [
+                {
+                    "input": name,
+                    "label": exported.classes[int(each.argmax())],
+                    "probabilities": dict(zip(exported.classes, each.tolist(), strict=True)),
+                }
+                for name, each in zip(names, exported.probability(read), strict=True)
+                if name not in failed
+            ]
+            advance(len(names))
+    return predicted, list(left_out.items())
 
 
 def find_inputs(given: str, kind: str, column: str | None) -> Iterator[tuple[str, str]]:
@@ -290,77 +290,65 @@ def find_inputs(given: str, kind: str, column: str | None) -> Iterator[tuple[str
 PART = 1024  # samples that are read at once, and of a file
 
 
+cached_model = lru_cache(1)(read_exported)  # read once in a process
+
+
 @dataclass(frozen=True)
-class Reader:
-    """What an exported model takes of samples in a table of id, label and input; those that cannot be read are left
-    out. It is sent to workers, so that it holds no model."""
+class SampleReader:
+    """Reads samples of a table of id, label and input for an exported model; those that cannot be read are left out.
+
+    It is sent to workers, so it holds no model. embedded: as of `Exported.read`.
+    """
 
     folder: Path
-    embedded: Callable[[int], bytes | None] | None = None  # images inside a table, by place; else they are files
+    embedded: Callable[[int], bytes | None] | None = None
 
     def model(self) -> nn.Module:
         """The network that is scored: all of it, or the head on an encoder's features."""
-        return opened(self.folder).model
+        return cached_model(self.folder).model
 
     def __call__(self, columns: Any) -> tuple[Tensor, Tensor, NDArray[Any]]:
+        """What enters the network, labels and ids."""
         inputs, failed = self.read(columns)
         good = np.array([name not in failed for name in columns["id"]], bool)
         if not good.all():
             inputs = inputs[torch.from_numpy(good)]
-        entered = opened(self.folder).enter(inputs) if good.any() else torch.zeros(0)
+        entered = cached_model(self.folder).enter(inputs) if good.any() else torch.zeros(0)
         return entered, torch.from_numpy(columns["label"][good]), columns["id"][good]
 
     def read(self, columns: Any) -> tuple[Any, dict[str, str]]:
-        """Texts, or images (b, 3, size, size); and, by id, why some cannot be read."""
-        exported, ids, given = opened(self.folder), columns["id"].tolist(), columns["input"].tolist()
-        if exported.kind == "text":
-            return given, {}
-        contents = Files(given) if self.embedded is None else Embedded(self.embedded, np.array(given, np.int64))
-        images = Images(ids, contents, np.zeros((len(ids), 2), np.int32))
-        return images.read(torch.arange(len(ids)), exported.size), images.failed
-
-
-def arrays(table: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """The columns of a table."""
-    return {name: table[name].to_numpy() for name in table}
-
-
-@lru_cache(1)
-def opened(folder: Path) -> Exported:
-    """The exported model of a folder, read once in a process."""
-    return read_exported(folder)
+        """As `Exported.read`."""
+        return cached_model(self.folder).read(columns["id"].tolist(), columns["input"].tolist(), self.embedded)
 
 
 @dataclass(frozen=True, eq=False)
-class Scoring:
+class ScoringInput:
     """Samples to score by an exported model, as parts of a table; `excluded` tells why some are not among them."""
 
-    reader: Reader
+    reader: SampleReader
     parts: list[pd.DataFrame]
     identity: str
     excluded: list[tuple[str, str]]
 
-    def by_itself(self, folder: Path) -> int:
+    def score_here(self, folder: Path) -> int:
         """Score in this process, into a folder; how many samples have a score."""
         model = self.reader.model()
 
         def score() -> int:
             scorer = KeyedScorer(model, folder, "id", self.reader, BATCH)
-            return sum(scorer.score(arrays(part)) for part in track(self.parts, "scores"))
+            tables = ({name: part[name].to_numpy() for name in part} for part in track(self.parts, "scores"))
+            return sum(map(scorer.score, tables))
 
         return score_keyed(folder, "id", made_by(model, {}) | {"data": self.identity}, score)
 
-    def finish(self, folder: Path) -> tuple[Path, list[tuple[str, str]]]:
+    def write_scores(self, folder: Path) -> tuple[Path, list[tuple[str, str]]]:
         """Write scores.csv in the order of the data; and what was left out, with why."""
         scored = pd.Series(column(parts_in(folder), "score"), column(parts_in(folder), "id"))
-        found, left_out = list[pd.DataFrame](), list(self.excluded)
-        for part in self.parts:
-            there = part["id"].isin(scored.index)
-            found.append(part[there])
-            if not there.all():  # read once more, for the reasons
-                left_out += self.reader.read(arrays(part[~there]))[1].items()
-        table = pd.concat(found)
-        table["label"] = np.array(opened(self.reader.folder).classes, object)[table["label"]]
+        left_out = list(self.excluded)
+        for part in self.parts:  # workers or an earlier process read them: once more, for the reasons
+            left_out += self.reader.read(part[~part["id"].isin(scored.index)])[1].items()
+        table = pd.concat([part[part["id"].isin(scored.index)] for part in self.parts])
+        table["label"] = np.array(cached_model(self.reader.folder).classes, object)[table["label"]]
         table["score"] = scored[table["id"]].to_numpy()
         with private():
             lines = table[["id", "label", "score"]].map(guarded).to_csv(index=False, float_format="%.9g")
@@ -368,9 +356,9 @@ class Scoring:
         return folder / "scores.csv", left_out
 
 
-def to_score(model_dir: Path, source: str, columns: Columns) -> Scoring:
+def find_samples_to_score(model_dir: Path, source: str, columns: Columns) -> ScoringInput:
     """The labelled samples of a source, if they are such as the exported model knows."""
-    exported, rows = opened(model_dir.resolve()), labelled(find_rows(source, columns))
+    exported, rows = cached_model(model_dir.resolve()), labelled(find_rows(source, columns))
     kind = "text" if rows.images is None else "image"
     if kind != exported.kind:
         raise Problem(
@@ -388,8 +376,8 @@ def to_score(model_dir: Path, source: str, columns: Columns) -> Scoring:
     label = np.array([exported.classes.index(name) for name in rows.classes], np.int64)[rows.y]
     table = pd.DataFrame({"id": rows.ids, "label": label, "input": given})
     stamps = rows.texts or [stamp(rows.images, row) for row in range(len(rows))]
-    reader = Reader(model_dir.resolve(), rows.images.get if isinstance(rows.images, Embedded) else None)
-    return Scoring(
+    reader = SampleReader(model_dir.resolve(), rows.images.get if isinstance(rows.images, Embedded) else None)
+    return ScoringInput(
         reader,
         [table[start : start + PART] for start in range(0, len(table), PART)],
         digest(*rows.ids, "", *map(str, label), *stamps),

@@ -1,40 +1,28 @@
 """What an audit found: the same for the page, for scripts and for Python."""
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
-from debiaser.auditing.candidates import VANILLA, Evaluation, drawing_weights
-from debiaser.auditing.crossval import Rows, Vector, probabilities, read_model
+from debiaser.auditing.candidates import Evaluation, world_of
+from debiaser.auditing.crossval import Vector
 from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.groups import describe_groups
-from debiaser.auditing.inputs import Subject
-from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, choose_to_mark, marked_at_random
-from debiaser.auditing.slices import WHOLE, find_slices
+from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, marked_at_random
+from debiaser.auditing.page_content import WHOLE, find_slices, shown_samples, shown_swaps
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.auditing.verdict import DEGENERATE, Examined
+from debiaser.auditing.verdict import DEGENERATE, STRENGTH, TO_MARK, Examined
 from debiaser.data.own.rows import first
 from debiaser.io import guarded, make_folder, write_json, write_text
-from debiaser.learn.forward import call
-from debiaser.report.audit_page import MOST_SLICED, by_turns, write_audit_page
+from debiaser.report.audit_page import write_audit_page
 
-TO_MARK = 60  # samples that a person is asked to mark
-PER_CLASS = 12  # samples of each gallery
-MOST = 400  # images in all
-HEATS = 12
-SMOOTH = 28  # a look is blurred by one part in so many of the image, to either side
-WORDS = 40  # of a text, at most, whose weight is found
 BINS = 40
 COLUMNS = (
     *("id", "path", "label", "predicted", "score", "probability", "rank"),
@@ -62,19 +50,21 @@ class Findings:
 
     summary: dict[str, Any]
     rows: dict[str, NDArray[Any]] = field(repr=False)
-    folder: Path | None = None
-    examined: Examined | None = field(default=None, repr=False)
+    folder: Path | None
+    examined: Examined = field(repr=False)
 
     def to_mark(self, n: int = TO_MARK) -> pd.DataFrame:
         """The next samples worth a mark, most useful first: id, path, label, why (score or random) and content.
 
         Give them back as a CSV with the columns id and mark: `audit(..., marks=path)`.
         """
-        return pd.DataFrame(columns=TO_MARK_COLUMNS) if self.examined is None else to_mark_frame(self.examined, n)
+        rows, why = self.examined.to_mark(n)
+        place = self.examined.place[rows]
+        return pd.DataFrame({name: why if name == "why" else self.rows[name][place] for name in TO_MARK_COLUMNS})
 
     def swaps(self) -> dict[str, list[dict[str, Any]]]:
         """By property some swaps: three `images` or `texts` (original, donor, swapped) and the `answers` to them."""
-        return {} if self.examined is None else shown_swaps(self.examined)
+        return shown_swaps(self.examined)
 
     @property
     def verdict(self) -> str:
@@ -131,7 +121,8 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
     right = examined.biased.answer[pool] == y[pool]
     effective, place, swaps = examined.effective_rows, examined.place, examined.swaps
     trained = bool(examined.biased.keys)  # here, not by the person
-    asked, why = samples_to_mark(examined)
+    lost = DEGENERATE if examined.degenerate else ""
+    asked, why = examined.to_mark()
     untested, reliances = (swaps.untested, swaps.reliances) if isinstance(swaps, SwapTest) else ((), ())
     return {
         "source": own.source,
@@ -168,12 +159,12 @@ def summarise(examined: Examined, column: str | None = None) -> dict[str, Any]:
         "kinds": {"asserted": not diagnosis.abstains, "why": diagnosis.abstains},
         "planted": examined.controls.plain if examined.controls else None,
         "to_mark": [{"place": int(place[row]), "why": each} for row, each in zip(asked, why, strict=True)],
-        "marks": {"counts": examined.marks.counts, "notes": examined.marks.notes, "why_none": why_none(examined)},
+        "marks": {"counts": examined.marks.counts, "notes": examined.marks.notes, "why_none": lost},
         "effective_sample_size": effective.plain,
         "untested": list(untested),
         "views": [asdict(each) for each in reliances],
         "suspects": [asdict(each) for each in examined.leakage],
-        "groups": known_groups(examined, column),
+        "groups": describe_groups(examined, str(column)),
         **find_slices(examined),
         "histogram": histogram(examined.score[pool], ~right),
         "repair": None,
@@ -192,15 +183,6 @@ def probe_of(examined: Examined) -> dict[str, Any] | None:
     return {"network": "SimConv-1 on 64 px", "accuracy": share(right, own.unit[pool]).plain, "views": views}
 
 
-def known_groups(examined: Examined, column: str | None) -> dict[str, Any] | None:
-    """The table of classes and groups over the examined samples, where there is a group column."""
-    own, pool = examined.subject.own, examined.pool
-    if own.group is None:
-        return None
-    answers = examined.plain.answer[pool], examined.biased.answer[pool]
-    return describe_groups(str(column), own.group[pool], own.y.numpy()[pool], own.unit[pool], own.classes, *answers)
-
-
 def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]:
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
     things = {"image": "images", "text": "texts"}.get(examined.subject.own.kind, "samples")
@@ -208,7 +190,7 @@ def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]
     told = [f"Training by score would rest on {rests}."]
     told += [f"Not tested: {each['title']} ({each['reason']})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
-    told += [reason] if (reason := why_none(examined)) else []
+    told += [DEGENERATE] if examined.degenerate else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
         told.append(f"{len(changed):,} images changed meanwhile and were grey from then on: {first([*changed])}")
     told += [WHOLE] if examined.subject.whole else []
@@ -243,36 +225,7 @@ def rows_of(examined: Examined) -> dict[str, NDArray[Any]]:
     }
 
 
-# --- The next samples that a person should mark
-
-
-def samples_to_mark(examined: Examined, n: int = TO_MARK) -> tuple[Rows, list[str]]:
-    """Their numbers, and why each; none where the scores mean nothing."""
-    if why_none(examined):
-        return np.zeros(0, np.int64), []
-    marked, trainer = examined.marks.by_sample, examined.trainer
-    return choose_to_mark(trainer.y, examined.score, examined.pool, marked, n, trainer.seed)
-
-
-def why_none(examined: Examined) -> str:
-    """Why no sample is worth a mark; empty where some are."""
-    return DEGENERATE if examined.degenerate else ""
-
-
-def to_mark_frame(examined: Examined, n: int) -> pd.DataFrame:
-    """The next samples to mark, as a table."""
-    rows, why = samples_to_mark(examined, n)
-    columns, place = rows_of(examined), examined.place[rows]
-    return pd.DataFrame({name: why if name == "why" else columns[name][place] for name in TO_MARK_COLUMNS})
-
-
 # --- The share of samples that go against the shortcut: what a person saw in random ones; else planted ones bound it
-
-
-def misclassified_rows(examined: Examined) -> Rows:
-    """The examined samples that the biased model misclassifies, whatever was confirmed about them."""
-    pool = examined.pool
-    return np.asarray(pool[examined.biased.answer[pool] != examined.trainer.y[pool]])
 
 
 def conflicting_share(examined: Examined) -> Estimate:
@@ -280,7 +233,8 @@ def conflicting_share(examined: Examined) -> Estimate:
     that bounds them above. What a person marked bounds them below; marks of random samples, if enough, decide alone."""
     if (seen := seen_share(examined)) is not None:
         return seen
-    n, misclassified = len(examined.pool), misclassified_rows(examined)
+    n, pool = len(examined.pool), examined.pool
+    misclassified = pool[examined.biased.answer[pool] != examined.trainer.y[pool]]  # whatever was confirmed about them
     diagnosis, controls = examined.diagnosis, examined.controls
     high, how = len(misclassified) / n, ["at most all samples that the biased model misclassifies"]
     if controls is not None and controls.found.low is not None:
@@ -343,61 +297,7 @@ def mislabelled_share(examined: Examined) -> Estimate:
     return Estimate(value, min(low, expected), high, f"expected share; {how}, to all that the model misclassifies")
 
 
-# --- What the page shows
-
-
-def choose(examined: Examined, slices: Sequence[dict[str, Any]] = ()) -> tuple[Rows, Rows]:
-    """The samples to show, most and least against the shortcut in every class, likely mislabelled, to mark, and those
-    of slices; and those where the models' looks are drawn."""
-    y, score, answer = examined.trainer.y, examined.score, examined.biased.answer
-    kind = examined.diagnosis.kind
-    inside = np.flatnonzero(answer >= 0)
-    order = inside[np.argsort(-score[inside], kind="stable")]
-    classes = np.unique(y[inside])
-    each = max(3, min(PER_CLASS, MOST // (3 * len(classes))))
-    galleries = []
-    for k in classes:
-        mine = order[y[order] == k]
-        against = mine[answer[mine] != k][:each]
-        galleries += [against, mine[::-1][:each]]
-    wrong = order[kind[order] == "mislabelled"][: 2 * PER_CLASS]
-    wrong = wrong if len(wrong) else label_errors(examined.diagnosis, y)[: 2 * PER_CLASS]
-    against = order[answer[order] != y[order]]
-    sliced = examined.pool[by_turns(each["places"] for each in slices)[:MOST_SLICED]]
-    shown = [*galleries, wrong, order[:PER_CLASS], samples_to_mark(examined)[0], sliced]
-    return np.unique(np.concatenate(shown)), against[:HEATS]
-
-
-def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) -> NDArray[np.uint8]:
-    """(b, s, s) where a small change of the image changes the answer most, from 0 (nowhere) to 255."""
-    x = images.float().requires_grad_(True)
-    with torch.enable_grad():
-        logits = call(model.eval(), subject.flow(x))
-        (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), x)
-    reach = max(1, images.shape[-1] // SMOOTH)
-    heat = F.avg_pool2d(gradient.abs().sum(1, keepdim=True), 2 * reach + 1, stride=1, padding=reach)[:, 0]
-    strongest = heat.flatten(1).amax(1).clamp_min(1e-12)[:, None, None]
-    return (255 * heat / strongest).round().byte().numpy()
-
-
-def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tensor]) -> list[list[Any]]:
-    """Each word and what leaving it out takes from the answer's probability, relative to the strongest (-1 to 1)."""
-    words = re.findall(r"\S+", text)[:WORDS]
-    if not words:
-        return []
-    variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
-    probability = probabilities(model, enter(variants))
-    answer = probability[0].argmax()
-    lost = probability[0, answer] - probability[1:, answer]
-    strongest = max(float(np.abs(lost).max()), 1e-12)
-    return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
-
-
 # --- The folder of an audit: scores.csv, weights.csv, to_mark.csv, audit.json, and the page with the samples shown
-
-SIDE, LARGE = 160, 320  # pixels of an image on the page, at most; of one to mark
-AROUND = 180  # characters of a text that show a swap
-STRIPS = 3  # swaps that are shown of each view
 
 
 def write_audit(
@@ -417,7 +317,8 @@ def write_audit(
     scores = rows.to_csv(float_format="%.6g", **plain)
     lines = pd.DataFrame(lost, columns=COLUMNS).map(guarded).to_csv(header=False, **plain)
     write_text(folder / "scores.csv", scores + lines)
-    weights = pd.DataFrame({"id": findings.rows["id"], "probability": drawing_weights(examined)[examined.pool]})
+    drawn = world_of(examined).by_score(STRENGTH)  # for a loop of one's own, where nothing chooses the strength
+    weights = pd.DataFrame({"id": findings.rows["id"], "probability": (drawn / drawn.sum())[examined.pool]})
     write_text(folder / "weights.csv", weights.map(guarded).to_csv(float_format="%.9g", **plain))
     asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
     write_text(folder / "to_mark.csv", asked.map(guarded).to_csv(**plain))
@@ -425,89 +326,10 @@ def write_audit(
     slices = findings.summary["slices"]
     samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)
     swaps = {} if "images" in redact else shown_swaps(examined)
-    marked = marks_of(examined)
-    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact, marked)
-
-
-def marks_of(examined: Examined) -> list[dict[str, Any]]:
-    """What is marked so far: the lines of a marks file, and `place` in scores.csv (-1 for held-out samples)."""
-    own, place, y = examined.subject.own, examined.place, examined.trainer.y
-    return [
-        {"place": int(place[row]), "id": own.ids[row], "mark": mark, "label": own.classes[y[row]]}
+    own, place = examined.subject.own, examined.place
+    marked = [  # the lines of a marks file, and `place` in scores.csv (-1 for held-out samples)
+        {"place": int(place[row]), "id": own.ids[row], "mark": mark, "label": own.classes[own.y[row]]}
         | {"content": own.contents[row] if own.contents else ""}
         for row, mark in examined.marks.by_sample.items()
     ]
-
-
-def shown_samples(
-    examined: Examined, evaluation: Evaluation | None, slices: Sequence[dict[str, Any]]
-) -> dict[int, dict[str, Any]]:
-    """By their place in scores.csv the images or texts to show, what the models say, and where they look."""
-    subject, trainer, kind = examined.subject, examined.trainer, examined.subject.own.kind
-    rows, looked = choose(examined, slices)
-    contents = subject.read(torch.from_numpy(rows))
-    samples = [
-        {kind: content, "easy": examined.biased.probability[row], "plain": examined.plain.probability[row]}
-        for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
-    ]
-    debiased = None
-    if evaluation is not None and evaluation.chosen != VANILLA:
-        debiased = read_model(trainer.material, trainer.folder / evaluation.candidates[evaluation.chosen].keys[0][0])
-    at = {int(row): number for number, row in enumerate(rows)}
-    if kind == "image":  # those to mark as large as a person needs them, not as the model gets them
-        asked, own = samples_to_mark(examined)[0], subject.own
-        large = own.inputs.read(torch.from_numpy(asked), min(LARGE, max(own.inputs.largest_side, subject.size)))
-        for row, image in zip(asked.tolist(), large.permute(0, 2, 3, 1).contiguous().numpy(), strict=True):
-            samples[at[row]]["image"] = image
-    for row in looked.tolist() if examined.biased.keys else ():
-        key = examined.biased.keys[0][trainer.fold[row]]  # of the model that never saw this sample
-        easy = read_model(trainer.material, trainer.folder / key)
-        content = subject.read(torch.tensor([row]))  # one at a time: a network may be large
-        for name, model in (("look_easy", easy), ("look_debiased", debiased)):
-            if model is not None and kind == "image":
-                samples[at[row]][name] = input_gradients(subject, model, content)[0]
-            elif model is not None and (weights := word_weights(model, content[0], subject.enter)):
-                samples[at[row]][name] = weights
-    return dict(zip(examined.place[rows].tolist(), samples, strict=True))
-
-
-def small(images: torch.Tensor) -> NDArray[np.uint8]:
-    """(b, s, s, 3) at most SIDE pixels wide."""
-    if images.shape[-1] > SIDE:
-        resized = torch.nn.functional.interpolate(images.float(), SIDE, mode="bilinear", antialias=True)
-        images = resized.round().clamp(0, 255).byte()
-    return images.permute(0, 2, 3, 1).contiguous().numpy()
-
-
-def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
-    """By view some swaps, those that the model followed first: original, donor and swapped sample, and the answers."""
-    swaps, y, said = examined.swaps, examined.trainer.y, examined.plain.answer
-    if not isinstance(swaps, SwapTest) or not swaps.reliances:
-        return {}
-    subject, classes = examined.subject, examined.subject.own.classes
-    rows, donors = examined.pool[swaps.pairs.rows], examined.pool[swaps.pairs.donors]
-    strips: dict[str, list[dict[str, Any]]] = {}
-    for view in examined.views:
-        if view.name not in swaps.answers:
-            continue
-        answers = swaps.answers[view.name]
-        first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
-        x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
-        swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
-        strips[view.name] = []
-        for three, place in zip(zip(x, other, swapped, strict=True), first, strict=True):
-            told = [classes[each] for each in (said[rows[place]], said[donors[place]], answers[place])]
-            if subject.own.kind == "image":
-                strips[view.name].append({"images": list(small(torch.stack(three))), "answers": told})
-            else:  # the texts around what changed
-                texts = [excerpt(three[0], three[2]), three[1][:AROUND], excerpt(three[2], three[0])]
-                strips[view.name].append({"texts": texts, "answers": told})
-    return strips
-
-
-def excerpt(text: str, changed: str) -> str:
-    """The text around the first place where it differs from the changed one."""
-    place = next((n for n, pair in enumerate(zip(text, changed, strict=False)) if pair[0] != pair[1]), len(text))
-    start = max(0, place - AROUND // 3)
-    cut = text[start : start + AROUND]
-    return ("… " if start else "") + cut + (" …" if start + AROUND < len(text) else "")
+    write_audit_page(folder / "report.html", findings.summary, findings.rows, samples, swaps, redact, marked)

@@ -1,17 +1,36 @@
-"""Groups that a column tells: every class x group cell, and how far the group goes with the label."""
+"""Groups: of a column, with a table of every class x group cell; or propagated from a person's marks to all samples.
 
+A mark is the shortcut's value in a sample ("water"); aligned and conflicting stand for the value that goes with the
+sample's own class, and with the class that the biased model would rather answer. Groups are class x value.
+"""
+
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from debiaser.auditing.crossval import Rows
-from debiaser.auditing.estimates import Estimate, share
+from debiaser.auditing.crossval import Rows, Vector
+from debiaser.auditing.estimates import Estimate, binomial_interval, share
+from debiaser.auditing.marks import MARKS, marked_at_random
+from debiaser.auditing.verdict import Examined
+from debiaser.errors import Problem
+from debiaser.io import numpy_stream
+from debiaser.learn.last_layer import equal_groups
 
 MOST = 20  # values of a group column that are told apart, the most frequent ones
 FEWEST = 10  # samples from which on a cell is judged
 NAMED = 4  # empty cells that the sentence names
 MISSING, OTHER = "(missing)", "other"
+# Ways to propagate: whether marks weigh the same by class x value, not by value alone, and scikit-learn's C: few marks,
+# many features. The one that finds more marks again, out of fold, is taken.
+WAYS = ((False, 0.01), (True, 0.001))
+LEVEL = 0.2  # of the test that features tell values beyond what the label tells
+RANDOM = 8  # random marks of a class from which they tell how many of its samples have each value
+FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
+RISING = 2.0  # points of accuracy from which more marks are worth it
+WEAK_CELL = 0.6  # of the marks in a class with a value that must be found again
+
 Names = NDArray[np.str_]
 Cells = dict[tuple[str, str], Rows]
 
@@ -39,19 +58,21 @@ def group_cells(group: Names, y: Rows, classes: tuple[str, ...]) -> Cells:
     return dict(zip(pairs, parts[:-1], strict=True))
 
 
-def describe_groups(
-    column: str, group: Names, y: Rows, unit: Rows, classes: tuple[str, ...], plain: Rows, biased: Rows
-) -> dict[str, Any]:
+def describe_groups(examined: Examined, column: str) -> dict[str, Any] | None:
     """The table of all cells with the accuracy of both models, the plain model's worst cell, and the association of
-    group and label; everything (n,) is over the same samples."""
+    group and label; None where no column has the groups."""
+    own, pool = examined.subject.own, examined.pool
+    if own.group is None:
+        return None
+    y, unit = own.y.numpy()[pool], own.unit[pool]
+    plain, biased = (said.answer[pool] == y for said in (examined.plain, examined.biased))
 
-    def accuracy(answer: Rows, rows: Rows) -> dict[str, Any]:
-        right = answer[rows] == y[rows]
+    def accuracy(right: NDArray[np.bool_], rows: Rows) -> dict[str, Any]:
         if 0 < len(rows) < FEWEST:
-            return Estimate(100 * float(right.mean()), method=f"fewer than {FEWEST} samples").plain
-        return share(right, unit[rows]).plain
+            return Estimate(100 * float(right[rows].mean()), method=f"fewer than {FEWEST} samples").plain
+        return share(right[rows], unit[rows]).plain
 
-    found = group_cells(group_names(group), y, classes)
+    found = group_cells(group_names(own.group[pool]), y, own.classes)
     cells: list[dict[str, Any]] = [
         {"class": k, "group": g, "n": len(rows), "plain": accuracy(plain, rows), "biased": accuracy(biased, rows)}
         for (k, g), rows in found.items()
@@ -80,3 +101,254 @@ def association(column: str, cells: Cells) -> dict[str, Any]:
         more = f" and {len(empty) - NAMED:,} more" if len(empty) > NAMED else ""
         told += f" No samples at all: {', '.join(empty[:NAMED])}{more}."
     return {"cramers_v": v, "sentence": told}
+
+
+# --- Groups to train with: of a column, or from a few marks, which are propagated over features
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Class x value of the shortcut, for every sample; `value` (n,) numbers `values`, `known` (n,) who was not guessed.
+
+    source: in words where the values come from; told: everything that is reported of the propagation.
+    """
+
+    value: Rows
+    values: tuple[str, ...]
+    known: NDArray[np.bool_]
+    source: str
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def flag(self) -> str:
+        """What a model that was trained on these groups is flagged with."""
+        return "uses group labels" if self.known.all() else "uses marks"
+
+    def of(self, y: Rows) -> Rows:
+        """(n,) numbers of the groups of samples with these labels."""
+        return np.asarray(y * len(self.values) + self.value)
+
+
+def column_groups(group: NDArray[np.str_], y: Rows) -> Groups:
+    """The groups of a column that is known for every sample with these labels (n,)."""
+    values, number = np.unique(group_names(group), return_inverse=True)
+    if all(len(np.unique(number[y == k])) < 2 for k in np.unique(y)):
+        raise Problem("the column of --group has one value in every class, so it makes no groups; name another column")
+    return Groups(number, tuple(map(str, values)), np.ones(len(group), bool), "the column of --group")
+
+
+def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
+    """The groups that these marks make of all samples: marks of samples in the pool are learnt from.
+
+    Samples marked mislabelled say nothing of the shortcut. Marks of held-out samples are only known, not learnt from.
+    """
+    y = examined.trainer.y
+    words = {row: word for row, mark in marks.items() if (word := as_value(examined, row, mark))}
+    learnt = np.array([row for row in words if examined.place[row] >= 0], np.int64)
+    values = tuple(sorted({words[row] for row in learnt.tolist()}))
+    if len(values) < 2:
+        only = f"all of them '{values[0]}'" if values else "none of them on a sample that may be learnt from"
+        raise Problem(
+            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: to_mark.csv lists "
+            "the next ones"
+        )
+    number = {word: place for place, word in enumerate(values)}
+    labels = np.array([number[words[row]] for row in learnt.tolist()])
+    if all(len(np.unique(labels[y[learnt] == k])) < 2 for k in np.unique(y[learnt])):
+        raise Problem(
+            "in every class all marks say the same, so they say what the label says and make no groups; mark samples "
+            "of each class that go against it"
+        )
+    keys, everything = examined.plain.keys[0], np.arange(len(y))
+    if examined.subject.whole or examined.trainer.material.architecture == "mlp":  # costly, or the same for all
+        keys = keys[:1]
+    spaces = [np.concatenate([*examined.trainer.features(everything, key)]) for key in keys]
+    shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
+    ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
+    found = [cross_validated(way, learnt, labels, examined.trainer.seed) for way in ways]
+    cell = y[learnt] * len(values) + labels
+    recall = [np.mean([(again == labels)[cell == each].mean() for each in np.unique(cell)]) for again in found]
+    propagation, again = ways[int(np.argmax(recall))], found[int(np.argmax(recall))]
+    value = propagation.values(learnt, labels)
+    check_beyond_label(y, value, learnt, labels, again)
+    known = np.zeros(len(y), bool)
+    for row, word in words.items():
+        if word in number:
+            value[row], known[row] = number[word], True
+    groups = Groups(value, values, known, f"{len(learnt):,} marks, propagated")
+    groups.told.update(report(groups, examined, learnt, labels, again, propagation))
+    return groups
+
+
+def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, again: Rows) -> None:
+    """Refuse values that features tell no better than the label does: groups of them would be groups of chance.
+
+    Of the marks (m,) of samples `rows` whose value is not the usual one of their class, more must be found `again` than
+    by giving as many samples of the class, as have it in `value` (n,), that value at random.
+    """
+    from scipy.stats import binomtest
+
+    usual = {k: np.bincount(value[y == k]).argmax() for k in np.unique(y[rows])}  # marks by score are mostly unusual
+    rare = np.flatnonzero(labels != np.array([usual[k] for k in y[rows]]))
+    chance = float(np.mean([(value[y == y[rows[each]]] == labels[each]).mean() for each in rare]))
+    found = int((again[rare] == labels[rare]).sum())
+    if binomtest(found, len(rare), chance, "greater").pvalue > LEVEL:
+        raise Problem(
+            f"no groups are made of the marks: within a class, features hardly tell values apart ({found:,} of "
+            f"{len(rare):,} marks that are not the usual one of their class are found again, {len(rare) * chance:.1f} "
+            "would be by chance); mark more samples that go against the shortcut, or try another --backbone"
+        )
+
+
+def as_value(examined: Examined, row: int, mark: str) -> str | None:
+    """The value that a mark stands for: the tag; for aligned and conflicting, the class that it is typical of."""
+    y, classes = examined.trainer.y, examined.subject.own.classes
+    if mark not in MARKS:
+        return mark
+    if mark == "aligned":
+        return f"as in '{classes[y[row]]}'"
+    others = np.nan_to_num(examined.biased.probability[row]).copy()
+    others[y[row]] = -1
+    if mark == "mislabelled" or (len(others) > 2 and (examined.place[row] < 0 or examined.degenerate)):
+        return None  # of more than two classes, which one it is typical of only the biased model can tell
+    return f"as in '{classes[int(others.argmax())]}'"
+
+
+def random_shares(examined: Examined, value: dict[int, int], count: int) -> dict[int, Vector]:
+    """By class the shares (count,) of its samples with each value, as the marks at random have them (Jeffreys' prior);
+    only of classes with enough of these. `value`: of the marked samples."""
+    y, pool = examined.trainer.y, examined.pool
+    drawn = marked_at_random(y, pool, value, examined.trainer.seed)
+    counts = {k: np.bincount([value[row] for row in rows.tolist()], minlength=count) for k, rows in drawn.items()}
+    return {k: (each + 0.5) / (each.sum() + 0.5 * count) for k, each in counts.items() if each.sum() >= RANDOM}
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """From marks to values of all samples: features (n, h) in one or more spaces, labels (n,), shares by class.
+
+    A logistic regression ranks samples; how many of a class get a value is what the random marks of that class say: a
+    value that is rare in a class would else be given to many that do not have it, since marks by score abound in it.
+    by_cell: marks of every class x value weigh the same, so that the value is not read off the label where that is
+    easier to see; of every value else, which rests on more marks.
+    """
+
+    spaces: list[NDArray[np.float32]]
+    y: Rows
+    shares: dict[int, Vector]
+    by_cell: bool = False
+    strength: float = 0.01
+
+    def values(self, rows: Rows, marked: Rows) -> Rows:
+        """(n,) the value of every sample by the marks (m,), numbers of values, of samples `rows`."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        known, number = np.unique(marked, return_inverse=True)
+        weight = equal_groups(self.y[rows] * len(known) + number if self.by_cell else number)
+        weight /= weight.mean()
+        found = []
+        for x in self.spaces:
+            scaled = StandardScaler().fit(x[rows]).transform(x)
+            fit = LogisticRegression(C=self.strength, max_iter=500).fit(scaled[rows], marked, weight)
+            found.append(fit.predict_proba(scaled))
+        chances = np.mean(found, 0)
+        value = known[chances.argmax(1)]
+        for k, shares in self.shares.items():
+            mine = self.y == k
+            value[mine] = known[by_shares(chances[mine], shares[known] / shares[known].sum())]
+        return np.asarray(value)
+
+
+def by_shares(chances: Vector, shares: Vector) -> Rows:
+    """(n,) values, each given to its share of the samples: the rarest first, to those most likely to have it."""
+    order, value = np.argsort(shares), np.full(len(chances), -1)
+    for each in order[:-1]:
+        free = np.flatnonzero(value < 0)
+        value[free[np.argsort(-chances[free, each], kind="stable")[: round(shares[each] * len(chances))]]] = each
+    value[value < 0] = order[-1]
+    return value
+
+
+def cross_validated(propagation: Propagation, rows: Rows, labels: Rows, seed: int) -> Rows:
+    """(m,) the value of each marked sample as the others would have it, out of fold; -1 if its value has no other."""
+    from sklearn.model_selection import StratifiedKFold
+
+    use, said = np.flatnonzero(np.bincount(labels)[labels] > 1), np.full(len(rows), -1)
+    known, place = np.unique(labels[use], return_inverse=True)
+    if len(known) < 2:
+        return said
+    parts = StratifiedKFold(min(FOLDS, int(np.bincount(place).min())), shuffle=True, random_state=seed % 2**32)
+    for train, ask in parts.split(use, place):
+        said[use[ask]] = propagation.values(rows[use[train]], labels[use[train]])[rows[use[ask]]]
+    return said
+
+
+def learning_curve(propagation: Propagation, rows: Rows, labels: Rows, seed: int) -> list[list[float]]:
+    """Pairs of how many marks were learnt from, a third and two thirds, and the accuracy in percent on the others."""
+    stream, curve = numpy_stream(seed, "learning curve"), []
+    for part in (1 / 3, 2 / 3):
+        right, count = [], round(part * len(rows))
+        for _ in range(TURNS):
+            mixed = stream.permutation(len(rows))
+            train, ask = mixed[:count], mixed[count:]
+            if len(np.unique(labels[train])) > 1 and len(ask):
+                said = propagation.values(rows[train], labels[train])[rows[ask]]
+                right.append(float((said == labels[ask]).mean()))
+        curve += [[count, 100 * float(np.mean(right))]] if right else []
+    return curve
+
+
+def report(
+    groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, propagation: Propagation
+) -> dict[str, Any]:
+    """How well the marks are found again, by class and value too, the groups they make, and whether more would help."""
+    y, pool, classes = examined.trainer.y, examined.pool, examined.subject.own.classes
+    asked, right = again >= 0, again == labels
+    hit = float(right[asked].mean()) if asked.any() else float("nan")
+    low, high = binomial_interval(hit, int(asked.sum())) if asked.any() else (0.0, 1.0)
+    accuracy = Estimate(100 * hit, 100 * low, 100 * high, f"cross-validated over {int(asked.sum())} marks")
+    of, marked = groups.of(y), groups.of(y)[rows]
+    cells = [
+        {
+            "class": classes[number // len(groups.values)],
+            "value": groups.values[number % len(groups.values)],
+            "n": int((of[pool] == number).sum()),
+            "marked": int((marked == number).sum()),
+            "found_again": 100 * float(right[tested].mean()) if (tested := asked & (marked == number)).any() else None,
+        }
+        for number in range(len(classes) * len(groups.values))
+    ]
+    curve = learning_curve(propagation, rows, labels, examined.trainer.seed)
+    curve += [] if np.isnan(hit) else [[len(rows), 100 * hit]]
+    counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
+    again_in_words = "too few to check" if np.isnan(hit) else f"found again with {accuracy.words()} accuracy"
+    others = int(groups.known.sum()) - len(rows)
+    beside = f" ({others:,} more are on held-out samples)" if others else ""
+    told = f"{len(rows):,} marks{beside}, {again_in_words} (cross-validated). Groups: {counts}."
+    return {
+        "marked": len(rows),
+        "accuracy": accuracy.plain,
+        "groups": cells,
+        "curve": curve,
+        "sentence": told,
+        "more": more_marks(cells, curve),
+    }
+
+
+def more_marks(cells: list[dict[str, Any]], curve: list[list[float]]) -> str:
+    """Whether more marks are worth a person's time."""
+    unseen = [f"{cell['class']}, {cell['value']}" for cell in cells if cell["n"] and not cell["marked"]]
+    if unseen:
+        return f"More marks would help: none is in {'; '.join(unseen)}."
+    lost = [cell for cell in cells if cell["found_again"] is not None and cell["found_again"] < 100 * WEAK_CELL]
+    if lost:
+        cell = min(lost, key=lambda each: each["found_again"])
+        where = f"{cell['class']}, {cell['value']}"
+        return f"More marks would help: of those in {where} only {cell['found_again']:.0f}% are found again."
+    if len(curve) > 1 and curve[-1][1] - curve[-2][1] > RISING:
+        return (
+            f"More marks would help: from {curve[-2][0]:.0f} to {curve[-1][0]:.0f} of them the propagation went from "
+            f"{curve[-2][1]:.0f}% to {curve[-1][1]:.0f}%."
+        )
+    return "More marks would hardly change the groups."

@@ -106,8 +106,7 @@ class Material:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For a worker: without what was read."""
-        whole = isinstance(self, WholeMaterial)
-        return WholeMaterial if whole else Material, (self.array, self.classes, self.identity)
+        return type(self), (self.array, self.classes, self.identity)
 
     @cached_property
     def inputs(self) -> NDArray[Any]:
@@ -240,16 +239,6 @@ class WholeMaterial(Material):
         return new_network("finetuned", (), len(self.classes), seed, encoder)
 
 
-def whole_material(own: OwnData, encoder: Encoder) -> WholeMaterial:
-    """The list of what is trained on, written for the processes that train."""
-    if own.kind == "image" and not all(own.paths):
-        raise Misuse("--finetune needs images that are files: these lie inside a table; save them as files first")
-    inputs = list(own.inputs.texts) if own.kind == "text" else [str(Path(each).resolve()) for each in own.paths]
-    path = user_cache("features") / f"{own.inputs.identity}.json"
-    write_json(path, {"kind": own.kind, "encoder": encoder.name, "inputs": inputs})
-    return WholeMaterial(path, own.classes, f"{own.inputs.identity}:{encoder.identity}:whole")
-
-
 # --- The samples of an audit with their material
 
 
@@ -305,7 +294,12 @@ def prepare(own: OwnData, backbone: str | None, finetune: bool = False) -> Subje
         return Subject(own, Material(file_of(array), own.classes, f"{name}:{size}"), None, size)
     encoder = find_encoder(own.kind, backbone)
     if finetune:
-        return Subject(own, whole_material(own, encoder), encoder, encoder.size)
+        if own.kind == "image" and not all(own.paths):
+            raise Misuse("--finetune needs images that are files: these lie inside a table; save them as files first")
+        inputs = list(own.inputs.texts) if own.kind == "text" else [str(Path(each).resolve()) for each in own.paths]
+        write_json(kept / f"{name}.json", {"kind": own.kind, "encoder": encoder.name, "inputs": inputs})
+        whole = WholeMaterial(kept / f"{name}.json", own.classes, f"{name}:{encoder.identity}:whole")
+        return Subject(own, whole, encoder, encoder.size)
     array = features(encoder, name, len(own), stream_of(own, encoder.size), kept)
     return Subject(own, Material(file_of(array), own.classes, f"{name}:{encoder.identity}"), encoder, encoder.size)
 

@@ -5,9 +5,9 @@ has in this sample, such as water or land.
 """
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,17 +37,10 @@ class Marks:
     by_sample: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    @cached_property
-    def tags(self) -> list[str]:
-        """The values of the shortcut that a person named, the most frequent first."""
-        values = [mark for mark in self.by_sample.values() if mark not in MARKS]
-        return sorted(set(values), key=lambda tag: (-values.count(tag), tag))
-
     @property
     def counts(self) -> dict[str, int]:
         """How many samples have each mark."""
-        values = list(self.by_sample.values())
-        return {mark: values.count(mark) for mark in sorted(set(values))}
+        return dict(sorted(Counter(self.by_sample.values()).items()))
 
 
 # --- Marks of an earlier page, found again

@@ -1,4 +1,4 @@
-"""Which candidate to take, and the proof that it is better.
+"""Which candidate of `debias` to take.
 
 One is selected on samples that its models never saw, pooled over folds: by the accuracy of the worst group where groups
 are known or were propagated from marks, of the worst class where a property is followed often; and where one is, half
@@ -10,11 +10,10 @@ to be gained. Then it is compared with vanilla on held-out samples, and priced.
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from debiaser.auditing.candidates import (
     AUGMENTED,
@@ -32,27 +31,28 @@ from debiaser.auditing.candidates import (
     train_candidates,
     world_of,
 )
-from debiaser.auditing.crossval import Rows, Vector, read_model
-from debiaser.auditing.estimates import FEWEST_UNITS, Estimate, resampled_means, resampled_seeds
+from debiaser.auditing.comparison import (
+    PlantedAnswers,
+    break_even,
+    cell_accuracies,
+    cells_of,
+    price,
+    report_evaluation,
+    resampled,
+)
+from debiaser.auditing.crossval import Models, Rows, Trainer, Vector
 from debiaser.auditing.findings import conflicting_share
-from debiaser.auditing.groups import FEWEST, group_cells, group_names
-from debiaser.auditing.propagation import Groups
-from debiaser.auditing.swap_test import BATCH, SwapTest, swap_answers
+from debiaser.auditing.groups import Groups
+from debiaser.auditing.swap_test import SwapTest, predict_swapped, swap_models
 from debiaser.auditing.verdict import Examined
 from debiaser.auditing.views import View
-from debiaser.data.own import OwnData
 from debiaser.errors import Misuse
 from debiaser.io import folder_name, numpy_stream
-from debiaser.progress import track
-from debiaser.report.tables import signed, with_interval
 
-NEVER = 100.0  # percent: there is no share of cases from which it pays
 MOST = 1000  # samples that are planted
 OFTEN = 20.0  # points beyond chance from which on a property that is followed decides between candidates
 NULL_WORLDS, TRIED = 3, 3  # draws of the null world, and candidates that are held against it
 WORTH = 3.0  # points beyond the null world, below which a gain is not worth the risk: nobody named a shortcut
-ON_MISCLASSIFIED = "samples that the biased model misclassifies"
-NOTHING: dict[str, Any] = {"difference": None, "interval": [None, None], "p": None, "rows": 0, "units": 0}
 
 
 def select_and_prove(
@@ -73,13 +73,10 @@ def select_and_prove(
     strength = best_regularisation(examined, world, splits)
     trainings = candidate_trainings(examined, world, of, strength)
     wanted = find_candidate(export, trainings)
-    validation = evaluate(examined, splits, trainings, world, 1)
+    validation = evaluate(examined, splits, trainings, world)
     planted = plant_validation(examined, validation, view) if (view := main_property(examined)) else None
-
-    def gain_in_null_worlds(name: str) -> Vector:
-        return null_gains(examined, world, splits, name, strength)
-
-    null = None if examined.subject.whole else gain_in_null_worlds  # whole networks, many times, cost days
+    # whole networks, many times, cost days
+    null = None if examined.subject.whole else partial(null_gains, examined, world, splits, strength)
     choice = choose_model(validation, of, planted, null, max_cost, trainer.seed, groups)
     if examined.subject.whole:
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
@@ -117,13 +114,11 @@ def find_candidate(name: str | None, names: Collection[str]) -> str | None:
     raise Misuse(f"there is no candidate '{name}' to export; there are: {', '.join(map(folder_name, names))}")
 
 
-def evaluate(
-    examined: Examined, splits: Splits, trainings: dict[str, Training], world: World, seeds: int
-) -> Evaluation:
+def evaluate(examined: Examined, splits: Splits, trainings: dict[str, Training], world: World) -> Evaluation:
     """Candidates on samples that they never saw; `misclassified` by the biased models of the audit, out of fold."""
     trainer = replace(examined.trainer, y=world.y)
     biased = examined.biased.keys if len(splits) > 1 else None
-    found = train_candidates(trainer, splits, trainings, examined.subject.own.unit, seeds, biased)
+    found = train_candidates(trainer, splits, trainings, examined.subject.own.unit, 1, biased)
     return replace(found, misclassified=world.misclassified[found.rows])
 
 
@@ -133,19 +128,19 @@ def best_regularisation(examined: Examined, world: World, splits: Splits) -> flo
     if examined.trainer.material.architecture != "mlp":
         return REGULARISATION[1]
     trainings = {str(each): Training(world.equal(world.y), strength=each) for each in REGULARISATION}
-    found = evaluate(examined, splits, trainings, world, 1)
+    found = evaluate(examined, splits, trainings, world)
     cells = cells_of(found, found.labels)
     full, drawn = resampled(found, list(trainings), cells, None, np.mean, examined.trainer.seed)
     return REGULARISATION[simplest_of_best(drawn, full, range(len(full)))]
 
 
-def null_gains(examined: Examined, world: World, splits: Splits, name: str, strength: float) -> Vector:
+def null_gains(examined: Examined, world: World, splits: Splits, strength: float, name: str) -> Vector:
     """(NULL_WORLDS,) what this candidate gains over vanilla, in mean cell accuracy, where nothing is to be gained."""
     gains = []
     for number in range(NULL_WORLDS):
         other = world.null(numpy_stream(examined.trainer.seed, "null world", number))
         every = candidate_trainings(examined, other, None, strength)
-        found = evaluate(examined, splits, {each: every[each] for each in (VANILLA, name)}, other, 1)
+        found = evaluate(examined, splits, {each: every[each] for each in (VANILLA, name)}, other)
         mean = [cell_accuracies(found.right(each), cells_of(found)).mean() for each in (VANILLA, name)]
         gains.append(100 * (mean[1] - mean[0]))
     return np.array(gains)
@@ -155,39 +150,25 @@ def reliances_after(examined: Examined, validation: Evaluation, name: str) -> Se
     """How far this candidate follows the named property, asked on samples that it never saw."""
     if examined.named is None or name == VANILLA:
         return ()
-    trainer, candidate = examined.trainer, validation.candidates[name]
-    models = [[read_model(trainer.material, trainer.folder / key) for key in candidate.keys[0]]]
-    answers, asker = (
-        np.full(len(examined.pool), -1),
-        replace(trainer, fold=fold_of(examined, validation, len(models[0]))),
-    )
-    answers[examined.place[validation.rows]] = candidate.answers[0]
-
-    def answer(rows: torch.Tensor, inputs: Any) -> torch.Tensor:
-        said = asker.predict_changed(models, examined.pool[rows.numpy()], examined.subject.enter(inputs))
-        return torch.from_numpy(said[0].argmax(1))
-
-    test = swap_answers(examined.subject, trainer, [examined.named], answers, answer)
+    asker, models = unseen_models(examined, validation, [name])
+    answers = np.full(len(examined.pool), -1)
+    answers[examined.place[validation.rows]] = validation.candidates[name].answers[0]
+    test = swap_models(examined.subject, examined.trainer, asker, models[name], [examined.named], answers)
     return test.reliances if isinstance(test, SwapTest) else ()
 
 
-def fold_of(examined: Examined, validation: Evaluation, models: int) -> Rows:
-    """(n,) which of a candidate's models never saw a sample; -1 where all did."""
-    fold = np.full(len(examined.trainer.y), -1)
-    fold[validation.rows] = examined.trainer.fold[validation.rows] if models > 1 else 0
-    return fold
+def unseen_models(
+    examined: Examined, validation: Evaluation, names: Collection[str]
+) -> tuple[Trainer, dict[str, Models]]:
+    """The models of these candidates, and a trainer that asks each only about samples that it never saw."""
+    trainer, fold = examined.trainer, np.full(len(examined.trainer.y), -1)
+    models = {name: trainer.read_models(validation.candidates[name].keys) for name in names}
+    several = any(len(by_seed[0]) > 1 for by_seed in models.values())
+    fold[validation.rows] = trainer.fold[validation.rows] if several else 0
+    return replace(trainer, fold=fold), models
 
 
 # --- Selection on samples that no model saw
-
-
-@dataclass(frozen=True, eq=False)
-class PlantedAnswers:
-    """Samples, by their places in the evaluation, that took a property of another class: right (s, p) by candidate."""
-
-    title: str
-    places: Rows
-    right: dict[str, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -230,63 +211,11 @@ def plant_validation(examined: Examined, validation: Evaluation, view: View) -> 
         others = classes[classes != label]
         mine = np.flatnonzero(labels == others[stream.integers(len(others))])
         donors[number] = mine[stream.integers(len(mine))]
-    models = {
-        name: [[read_model(trainer.material, trainer.folder / key) for key in by] for by in each.keys]
-        for name, each in validation.candidates.items()
-    }
-    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in models}
-    asker = replace(trainer, fold=fold_of(examined, validation, len(next(iter(models.values()))[0])))
-    for start in track(range(0, len(places), BATCH), "planted samples"):
-        rows, given = (validation.rows[each[start : start + BATCH]] for each in (places, donors))
-        x, other = (subject.read(torch.from_numpy(each)) for each in (rows, given))
-        entered = subject.enter(view.swap(x, other, torch.from_numpy(examined.place[rows])))
-        for name, networks in models.items():
-            right[name].append(asker.predict_changed(networks, rows, entered).argmax(2) == trainer.y[rows])
-    return PlantedAnswers(view.title, places, {name: np.concatenate(parts, 1) for name, parts in right.items()})
-
-
-def cells_of(evaluation: Evaluation, cell: Rows | None = None, fewest: int = FEWEST) -> list[NDArray[np.bool_]]:
-    """The samples (m,) of every cell that is not too small: class x misclassified by the biased model, or as given."""
-    number = 2 * evaluation.labels + evaluation.misclassified if cell is None else cell
-    found = [number == each for each in np.unique(number)]
-    large = [each for each in found if each.sum() >= fewest]
-    return large or found
-
-
-def cell_accuracies(right: NDArray[np.bool_], cells: Sequence[NDArray[np.bool_]]) -> Vector:
-    """(c,) the accuracy of answers (s, m) in each cell."""
-    return np.array([right[:, cell].mean() for cell in cells])
-
-
-def resampled(
-    evaluation: Evaluation,
-    names: Sequence[str],
-    cells: Sequence[NDArray[np.bool_]],
-    planted: PlantedAnswers | None,
-    reduce: Callable[..., Any],
-    seed: int,
-) -> tuple[list[float], Vector]:
-    """(c,) the criterion in percent on all samples, and (c, draws) over bootstrap samples of units, the same for all.
-
-    reduce: of the accuracies of the cells; with planted samples, half of the criterion is the accuracy on these.
-    """
-    drawn, full = list[Vector](), list[Vector]()
-    for name in names:
-        right = evaluation.right(name).mean(0)
-        parts = [(cell.astype(np.float64), cell * right) for cell in cells]
-        if planted is not None:
-            moved = np.zeros((2, len(right)))
-            moved[0, planted.places], moved[1, planted.places] = 1.0, planted.right[name].mean(0)
-            parts.append((moved[0], moved[1]))
-        columns = np.stack([each for part in parts for each in part], 1)
-        again = resampled_means(columns, evaluation.unit, seed)
-        for means, into in ((columns.mean(0, keepdims=True), full), (again, drawn)):
-            accuracy = means[:, 1::2] / np.maximum(means[:, ::2], 1e-12)
-            accuracy = np.where(means[:, ::2] > 0, accuracy, np.nan)
-            value = reduce(np.nan_to_num(accuracy[:, : len(cells)], nan=1.0), axis=1)
-            value = value if planted is None else (value + np.nan_to_num(accuracy[:, -1])) / 2
-            into.append(100 * value)
-    return [float(each[0]) for each in full], np.stack(drawn)
+    asker, models = unseen_models(examined, validation, validation.candidates)
+    rows, taken_from = validation.rows[places], validation.rows[donors]
+    said = predict_swapped(subject, asker, view, rows, taken_from, examined.place[rows], list(models.values()))
+    right = {name: each.argmax(2) == trainer.y[rows] for name, each in zip(models, said, strict=True)}
+    return PlantedAnswers(view.title, places, right)
 
 
 def choose_model(
@@ -336,7 +265,7 @@ def choose_model(
             "overall": overall[name],
             "vetoed": bool(reasons[name]) and name != VANILLA,
             "mean_cell": 100 * float(cell_accuracies(validation.right(name), cells_of(validation)).mean()),
-            "uses_groups": uses_groups(name, known),
+            "uses_groups": known.flag if known and name.startswith((EQUAL, DRO, DFR)) else "",
         }
         for number, name in enumerate(names)
     ]
@@ -346,11 +275,6 @@ def choose_model(
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
     told += f" Out: {', '.join(out)}." if out else ""
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
-
-
-def uses_groups(name: str, known: Groups | None) -> str:
-    """Said wherever a candidate is shown that was trained on groups."""
-    return "" if known is None or not name.startswith((EQUAL, DRO, DFR)) else known.flag
 
 
 def veto(
@@ -408,90 +332,6 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     return next(within)
 
 
-# --- Proof on held-out samples
-
-
-def report_evaluation(
-    evaluation: Evaluation,
-    rival: str,
-    own: OwnData,
-    groups: Groups | None,
-    max_cost: float | None,
-    certain: bool = False,
-) -> dict[str, Any]:
-    """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
-
-    The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
-    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
-    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm the worst, too: not
-    by samples that lack a group, and a group counts however few of them are in it, since those it helps are rare.
-    """
-    every = None if groups is None else groups.of(own.y.numpy())
-    of = None if every is None else every[evaluation.rows]
-    lacking = every is not None and of is not None and len(np.unique(of)) < len(np.unique(every))
-    group = None if own.group is None else group_names(own.group)[evaluation.rows]
-    told = {name: describe(evaluation, name, own.classes, group) for name in evaluation.candidates}
-    everywhere = np.ones(len(evaluation.rows), bool)
-    cells, kind = cells_of(evaluation, of, FEWEST if of is None else 1), "cells" if of is None else "groups"
-    for name, each in told.items():
-        each["minus_vanilla"] = None if name == VANILLA else difference(evaluation, name, everywhere)
-        each["worst_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).min())
-        each["mean_cell"] = 100 * float(cell_accuracies(evaluation.right(name), cells).mean())
-    overall = difference(evaluation, rival, everywhere)
-    misclassified = difference(evaluation, rival, evaluation.misclassified)
-    cell_change = cell_difference(evaluation, rival, cells)
-    helped, words = judge_change(overall, misclassified, cell_change, kind)
-    highest = (cell_change["interval"][1], cell_change["worst_interval"][1])  # in the mean, and in the worst of them
-    sure = lacking or any(each is None or each >= 0 for each in highest) if certain else helped
-    kept = evaluation.chosen != VANILLA and sure
-    if evaluation.chosen == VANILLA:
-        changed = changes_in_words(overall, misclassified, cell_change, kind)
-        helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
-    if rival == VANILLA:
-        words = "There is no candidate but vanilla: the biased model tells nothing of samples."
-    before = told.pop(VANILLA)
-    after = told.pop(rival, before)
-    marked = None if groups is None or of is None else on_marked(evaluation, rival, of, groups.known)
-    if marked is not None:
-        words += (
-            f" On the {marked['rows']:,} held-out samples that you marked: {marked['before']:.0f}% right before, "
-            f"{marked['after']:.0f}% after (mean over their groups)."
-        )
-    test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
-    test["marked"] = marked
-    facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped, "kept": kept}
-    sides = {"before": {VANILLA: before}, "after": {rival: after}}
-    how = {"seeds": evaluation.seeds, "samples_seen": evaluation.samples_seen, "chosen": evaluation.chosen}
-    return {**facts, "repair": {**facts, **sides, "sentence": words, **how, "cost": max_cost}}
-
-
-def cell_difference(
-    evaluation: Evaluation, name: str, cells: Sequence[NDArray[np.bool_]], seed: int = 0
-) -> dict[str, Any]:
-    """Candidate minus vanilla in the mean and in the worst over cells, in points, with an interval over units."""
-    units = len(np.unique(evaluation.unit))
-    (full, drawn), (lowest, worst) = (
-        resampled(evaluation, (VANILLA, name), cells, None, each, seed) for each in (np.mean, np.min)
-    )
-    found = {"difference": full[1] - full[0], "worst": [lowest[0], lowest[1]], "units": units}
-    intervals: list[list[float | None]] = [
-        [None, None] if units < FEWEST_UNITS else np.percentile(each[1] - each[0], [2.5, 97.5]).tolist()
-        for each in (drawn, worst)
-    ]
-    return {**found, "interval": intervals[0], "worst_interval": intervals[1]}
-
-
-def on_marked(evaluation: Evaluation, rival: str, of: Rows, known: NDArray[np.bool_]) -> dict[str, Any] | None:
-    """How vanilla and its rival answer the held-out samples that a person marked: percent, the mean over their groups
-    `of` (m,); None where there are none, or where the groups of all samples (n,) are `known` anyway."""
-    marked = known[evaluation.rows]
-    if known.all() or not marked.any():
-        return None
-    cells = [marked & (of == each) for each in np.unique(of[marked])]
-    before, after = (100 * float(cell_accuracies(evaluation.right(name), cells).mean()) for name in (VANILLA, rival))
-    return {"rows": int(marked.sum()), "before": before, "after": after}
-
-
 def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:
     """Which model was exported, why, and what would change that."""
     folder = folder_name(choice.rival)
@@ -510,147 +350,3 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
         change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
     return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}
-
-
-def describe(
-    evaluation: Evaluation, name: str, classes: tuple[str, ...], group: NDArray[np.str_] | None
-) -> dict[str, Any]:
-    """Accuracy in percent, mean and spread over seeds: overall, per class, by the biased model, per class x group of
-    the evaluated samples (m,), and in the worst of these cells that can be judged."""
-    right, labels = evaluation.right(name), evaluation.labels
-    cells = {} if group is None else group_cells(group, labels, classes)
-    groups = {" x ".join(cell): spread(right[:, rows]) for cell, rows in cells.items()}
-    judged: list[dict[str, Any]] = [
-        {"group": cell, **told} for cell, told in groups.items() if (told["rows"] or 0) >= FEWEST
-    ]
-    return {
-        "overall": spread(right),
-        "per_class": {classes[k]: spread(right[:, labels == k]) for k in np.unique(labels)},
-        "easy_misses": spread(right[:, evaluation.misclassified]),
-        "easy_follows": spread(right[:, ~evaluation.misclassified]),
-        "groups": groups,
-        "worst_group": min(judged, key=lambda each: each["mean"], default=None),
-    }
-
-
-def spread(right: NDArray[np.bool_]) -> dict[str, float | None]:
-    """Mean and standard deviation over seeds of an accuracy in percent; None without samples, or if all are equal."""
-    if not right.shape[1]:
-        return {"mean": None, "sd": None, "rows": 0}
-    each = 100 * right.mean(1)
-    sd = float(each.std(ddof=1)) if np.ptp(each) else None  # linear heads are the same under every seed
-    return {"mean": float(each.mean()), "sd": sd, "rows": right.shape[1]}
-
-
-def difference(evaluation: Evaluation, chosen: str, rows: NDArray[np.bool_], seed: int = 0) -> dict[str, Any]:
-    """The chosen candidate minus vanilla in points on these samples, an interval over units and seeds, and p."""
-    if not rows.any():
-        return dict(NOTHING)
-    gain = 100.0 * (evaluation.right(chosen).astype(np.float64) - evaluation.right(VANILLA))
-    units = len(np.unique(evaluation.unit[rows]))
-    found = {**NOTHING, "difference": float(gain[:, rows].mean()), "rows": int(rows.sum()), "units": units}
-    if units < FEWEST_UNITS:
-        return found
-    drawn = resampled_means(gain[:, rows].T, evaluation.unit[rows], seed)  # (draws, seeds)
-    seeds = np.random.default_rng(seed).integers(0, evaluation.seeds, drawn.shape)  # and of the seeds, so many again
-    resampled = np.take_along_axis(drawn, seeds, 1).mean(1)
-    low, high = np.percentile(resampled, [2.5, 97.5])
-    p = 2 * min(float((resampled <= 0).mean()), float((resampled >= 0).mean()))
-    return {**found, "interval": [float(low), float(high)], "p": min(1.0, max(p, 1 / len(resampled)))}
-
-
-def judge_change(
-    overall: dict[str, Any], misclassified: dict[str, Any], cells: dict[str, Any], kind: str
-) -> tuple[bool, str]:
-    """Whether debiasing helped, and the sentence that says so."""
-    told = changes_in_words(overall, misclassified, cells, kind)
-    low, high = cells["interval"]
-    if low is None:
-        few = f"{cells['units']:,} held-out units are too few for an interval; {FEWEST_UNITS} are needed"
-        return False, f"Debiasing is not shown to help: {told}. {few}."
-    if low > 0:
-        return True, f"Debiasing helped: {told}."
-    if high < 0:
-        return False, f"Debiasing did not help, it cost accuracy: {told}."
-    return False, f"Debiasing is not shown to help: {told}. The interval includes no change."
-
-
-def changes_in_words(overall: dict[str, Any], misclassified: dict[str, Any], cells: dict[str, Any], kind: str) -> str:
-    """The differences in the mean over cells, on all held-out samples and on those the biased model misclassifies."""
-    there = with_interval(misclassified)
-    told = f"{with_interval(cells) or signed(cells['difference'])} points in the mean over {kind} of held-out samples "
-    told += f"(the worst from {cells['worst'][0]:.1f}% to {cells['worst'][1]:.1f}%), "
-    told += f"{with_interval(overall) or signed(overall['difference'])} on all of them"
-    return f"{told}, {there} on the {misclassified['rows']:,} {ON_MISCLASSIFIED}" if there else told
-
-
-# --- Price: what debiasing gains on samples that go against the shortcut, what it costs on others, and when it pays
-
-
-def price(evaluation: Evaluation, chosen: str, seed: int = 0) -> dict[str, Any] | None:
-    """Gain and cost in points, and the share in percent of bias-conflicting cases from which the chosen candidate is
-    better than vanilla: cost / (cost + gain). Intervals over units and seeds; None without samples of both kinds."""
-    against = evaluation.misclassified
-    if not against.any() or against.all():
-        return None
-    right = {name: evaluation.right(name).astype(np.float64) for name in (VANILLA, chosen)}
-    change = 100 * (right[chosen] - right[VANILLA])  # (s, m)
-    gains = resampled_changes(change, against, evaluation.unit, seed)
-    costs = -resampled_changes(change, ~against, evaluation.unit, seed)
-    gain, cost = float(change[:, against].mean()), -float(change[:, ~against].mean())
-    shares = [break_even(*pair) for pair in zip(costs.tolist(), gains.tolist(), strict=True)]
-    units = len(np.unique(evaluation.unit))
-    method = f"bootstrap over {units:,} units and {evaluation.seeds} seeds"
-
-    def estimate(value: float, values: Any) -> Estimate:
-        if units < FEWEST_UNITS:
-            return Estimate(value, method=f"{method}, too few for an interval")
-        low, high = np.percentile(values, [2.5, 97.5])
-        return Estimate(value, float(low), float(high), method)
-
-    even = estimate(break_even(cost, gain), shares)
-    before, after = (
-        {"against": 100 * float(each[:, against].mean()), "follow": 100 * float(each[:, ~against].mean())}
-        for each in (right[VANILLA], right[chosen])
-    )
-    return {
-        "gain": estimate(gain, gains).plain,
-        "cost": estimate(cost, costs).plain,
-        "break_even": even.plain,
-        "before": before,
-        "after": after,
-        "rows_against": int(against.sum()),
-        "rows_follow": int((~against).sum()),
-        "sentence": pays(even, cost, gain),
-    }
-
-
-def resampled_changes(change: Vector, part: NDArray[np.bool_], unit: Rows, seed: int) -> Vector:
-    """(DRAWS,) the mean change (s, m) over a part of the samples, over bootstrap samples of units and seeds."""
-    columns = np.concatenate([change * part, part[None].astype(np.float64)]).T
-    drawn = resampled_means(columns, unit, seed)
-    by_seed = drawn[:, :-1] / np.maximum(drawn[:, -1:], 1e-12)
-    return np.asarray((by_seed * resampled_seeds(len(change), len(drawn), seed)).sum(1))
-
-
-def break_even(cost: float, gain: float) -> float:
-    """The share in percent from which a gain outweighs a cost: 0 where nothing is lost, NEVER where nothing is won."""
-    if gain <= 0:
-        return NEVER
-    return 0.0 if cost <= 0 else 100 * cost / (cost + gain)
-
-
-def pays(even: Estimate, cost: float, gain: float) -> str:
-    """When it pays, in words."""
-    points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
-    if (even.low or 0.0) <= 0 and (NEVER if even.high is None else even.high) >= NEVER:
-        return f"These samples cannot tell from how many cases against the shortcut on it is better {points}."
-    if gain <= 0 and cost < 0:  # the other way round: what it wins is on samples that follow the shortcut
-        share = 100 * cost / (cost + gain)
-        return f"Better only if fewer than {share:.1f}% of the cases go against the shortcut {points}."
-    if even.value >= NEVER:
-        return "No share of cases that go against the shortcut makes it better: it gains nothing on them."
-    told = f"Better if more than {even.words()} of the cases in the field go against the shortcut"
-    if even.value <= 0:
-        told = f"Better at any share of cases that go against the shortcut [{even.low:.1f}, {even.high:.1f}%]"
-    return f"{told} {points}."

@@ -14,7 +14,7 @@ from scipy.stats import beta
 from torch import Tensor
 
 from debiaser import __version__
-from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_plain_models
+from debiaser.auditing.crossval import Models, OutOfFold, Rows, Trainer, Vector, train_plain_models
 from debiaser.auditing.estimates import CHUNK, DRAWS, Estimate, binomial_interval
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, stream_of
 from debiaser.auditing.views import View, image_views, text_views, with_matters
@@ -23,7 +23,7 @@ from debiaser.data.own.rows import units_per_class
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream, write_arrays
 from debiaser.learn.encoders import pixels
-from debiaser.progress import task
+from debiaser.progress import task, track
 
 Answer = Callable[[Tensor, Any], Any]  # from sample numbers and changed inputs to classes (b,)
 
@@ -130,16 +130,11 @@ def swap_plain_models(
 
     most: swaps of one view in all; None for what the model's cost allows.
     """
-    pool, models = trainer.rows, trainer.read_models(plain)
-
-    def answer(rows: Tensor, inputs: Any) -> Tensor:
-        said = trainer.predict_changed(models, pool[rows.numpy()], subject.enter(inputs))
-        return torch.from_numpy(said.mean(0).argmax(1))
-
     named = [view.identity for view in views]
     words = repr((__version__, plain.keys, subject.own.identity, named, trainer.seed, most))
     kept = trainer.folder / f"swaps-{hashlib.blake2b(words.encode(), digest_size=10).hexdigest()}.npz"
-    return swap_answers(subject, trainer, views, plain.answer[pool], answer, kept, most)
+    models = trainer.read_models(plain.keys)
+    return swap_models(subject, trainer, trainer, models, views, plain.answer[trainer.rows], kept, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,36 +161,57 @@ def probe_pixels(subject: Subject, trainer: Trainer, views: Sequence[View]) -> P
         plain = train_plain_models(trainer, 1)
     except Problem:  # it is beside the point of an audit
         return None
-    return Probe(
-        plain,
-        swap_plain_models(
-            replace(subject, material=material, encoder=None, size=LARGEST), trainer, plain, views, ENCODED
-        ),
-    )
+    subject = replace(subject, material=material, encoder=None, size=LARGEST)
+    return Probe(plain, swap_plain_models(subject, trainer, plain, views, ENCODED))
 
 
-def swap_answers(
+def swap_models(
     subject: Subject,
     trainer: Trainer,
+    asker: Trainer,
+    models: Models,
     views: Sequence[View],
     answers: Rows,
-    answer: Answer,
     kept: Path | None = None,
     most: int | None = None,
 ) -> SwapTest | Problem:
-    """The swap test on those samples of the folds whose `answers`, in their order, are right; or why there is none."""
-    pool, screened = trainer.rows, SCREENED[subject.encoder is not None]
+    """The swap test on those samples of the folds whose `answers`, in their order, are right; or why there is none.
+
+    asker: like the trainer, its folds those of these models.
+    """
+    pool, names = trainer.rows, trainer.material.classes
     most = ENCODED if subject.encoder else most
-    limit = None if most is None else -(-most // len(trainer.material.classes))
+    limit = None if most is None else -(-most // len(names))
 
     def read(rows: Tensor) -> Any:
         return subject.read(torch.from_numpy(pool[rows.numpy()]))
 
+    def answer(rows: Tensor, inputs: Any) -> Rows:
+        said = asker.predict_changed(models, pool[rows.numpy()], subject.enter(inputs))
+        return np.asarray(said.mean(0).argmax(1))
+
     try:
-        y, unit, names = trainer.y[pool], subject.own.unit[pool], trainer.material.classes
+        y, unit, screened = trainer.y[pool], subject.own.unit[pool], SCREENED[subject.encoder is not None]
         return swap_test(views, read, y, unit, answers, answer, trainer.seed, limit, kept, screened, names)
     except Problem as problem:
         return problem
+
+
+def predict_swapped(
+    subject: Subject, asker: Trainer, view: View, rows: Rows, donors: Rows, places: Rows, models: Sequence[Models]
+) -> list[Vector]:
+    """(s, m, k) for each of these sets of models what it says of samples `rows` (m,) that take the view of `donors`.
+
+    places: of the samples among the examined ones, which a view of texts knows them by.
+    """
+    said = [[np.zeros((len(each), 0, len(asker.material.classes)))] for each in models]
+    for start in track(range(0, len(rows), BATCH), "planted samples"):
+        part = slice(start, start + BATCH)
+        x, given = (subject.read(torch.from_numpy(each[part])) for each in (rows, donors))
+        entered = subject.enter(view.swap(x, given, torch.from_numpy(places[part])))
+        for parts, each in zip(said, models, strict=True):
+            parts.append(asker.predict_changed(each, rows[part], entered))
+    return [np.concatenate(parts, 1) for parts in said]
 
 
 def swap_test(
@@ -376,6 +392,8 @@ def judge(
     # above what chance gives in 19 of 20 draws, in four of five tests; one hit alone is never beyond chance
     null = float(np.quantile(largest[:, 0], 1 - LEVEL))
     bar = max(null, 2 / len(design.own))
+    # the share that the model must follow for enough of the swaps to be followed in four of five screenings
+    seen = float(beta.ppf(0.8, needed(units), units - needed(units) + 1)) if units >= FOLLOWED else 1.0
     for view, each, excess in zip(views, answers, estimates(answers, design, seed), strict=True):
         values = np.array([part.value for part in excess])
         p = (1 + (largest >= values / 100 - 1e-12).sum(0)) / (1 + len(largest))
@@ -400,7 +418,7 @@ def judge(
                 flips=100 * float((each.other != design.own).mean()),
                 flips_same_class=100 * float((each.same != design.own).mean()),
                 changed=100 * float(each.changed.mean()),
-                detectable=min(100.0, 100 * (seen_in_screening(units) if screened else detectable)),
+                detectable=min(100.0, 100 * (seen if screened else detectable)),
                 null=chance + 100 * max(0.0, null),
                 by_class={part.name: part.excess.value for part in classes},
                 strongest=max(classes, key=lambda part: (part.p <= LEVEL, part.excess.low or 0)),
@@ -410,11 +428,6 @@ def judge(
             )
         )
     return found
-
-
-def seen_in_screening(n: int) -> float:
-    """The share of swaps that the model must follow for enough of n to be followed in four of five screenings."""
-    return float(beta.ppf(0.8, needed(n), n - needed(n) + 1)) if n >= FOLLOWED else 1.0
 
 
 def needed(n: int) -> int:

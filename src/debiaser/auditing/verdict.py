@@ -13,7 +13,7 @@ from debiaser.auditing.diagnosis import FEW, WEAK, Controls, Diagnosis, Trouble,
 from debiaser.auditing.estimates import Estimate
 from debiaser.auditing.inputs import Subject
 from debiaser.auditing.leakage import Leakage
-from debiaser.auditing.marks import Marks
+from debiaser.auditing.marks import Marks, choose_to_mark
 from debiaser.auditing.swap_test import LEVEL, Probe, Reliance, SwapTest
 from debiaser.auditing.views import View
 from debiaser.errors import Problem
@@ -28,6 +28,7 @@ UNITS = 50  # in every class, for any verdict
 CONFIDENT = 0.9  # probability of a wrong answer from which the biased model follows a rule, not a guess
 RECOVERABLE = 0.005  # share of samples, confidently misclassified yet learnable, from which a rule must be suspected
 FLOOR = 1e-8  # no probability is exactly 0
+TO_MARK = 60  # samples that a person is asked to mark
 WORDS = 12  # of a view that a person is asked about
 STRENGTH = 0.75  # share of the draws that go by score where nothing chooses it: `debias` does, on validation samples
 
@@ -92,6 +93,13 @@ class Examined:
         """On how many samples a training by score would rest."""
         return Estimate(effective_sample_size(self.probability), method="1 / sum of squared probabilities")
 
+    def to_mark(self, n: int = TO_MARK) -> tuple[Rows, list[str]]:
+        """The next samples worth a mark, and why each; none where the scores mean nothing."""
+        if self.degenerate:
+            return np.zeros(0, np.int64), []
+        y, seed = self.trainer.y, self.trainer.seed
+        return choose_to_mark(y, self.score, self.pool, self.marks.by_sample, n, seed)
+
 
 @dataclass(frozen=True)
 class Health:
@@ -129,11 +137,8 @@ def rule(
     wrong = int((biased.answer[pool] != y[pool]).sum())
     lost = degenerate(y[pool], biased.answer[pool])
     suspected = not lost and recoverable(biased, diagnosis, pool, y)
-    told = (
-        hidden(probe, swaps, skill)
-        if probe and above_chance(probe.plain.answer[pool] == y[pool], y[pool]) >= WEAK
-        else []
-    )
+    able = probe and above_chance(probe.plain.answer[pool] == y[pool], y[pool]) >= WEAK
+    told = hidden(probe, swaps, skill) if probe and able else []
     return verdict(swaps, Health(skill, wrong, suspected, empty, told, lost))
 
 

@@ -238,10 +238,8 @@ def part(top: float, left: float, bottom: float, right: float) -> Callable[[Tens
 
     def change(x: Tensor, donors: Tensor) -> Tensor:
         height, width = x.shape[-2:]
-        down, across = (
-            slice(round(top * height), round(bottom * height)),
-            slice(round(left * width), round(right * width)),
-        )
+        down = slice(round(top * height), round(bottom * height))
+        across = slice(round(left * width), round(right * width))
         mixed = x.clone()
         mixed[..., down, across] = donors[..., down, across]
         return mixed
@@ -290,10 +288,12 @@ def word_view(
     listed: Sequence[frozenset[str]],
     fold: NDArray[np.int64],
     none: str = NO_WORD,
+    phi: Sequence[dict[str, float]] = (),
 ) -> View:
     """Which of the listed words a text holds: `listed[f]` were learnt outside fold f, `fold` (n,) is of the samples.
 
-    none: why nothing is listed, where that is so.
+    none: why nothing is listed, where that is so; phi: by fold, how closely words go with a label: those that do most
+    are named first.
     """
 
     def swap(x: Sequence[str], donors: Sequence[str], rows: Tensor) -> list[str]:
@@ -302,9 +302,12 @@ def word_view(
         folds = fold[rows.numpy()]
         return [swap_words(text, donor, listed[each]) for text, donor, each in zip(x, donors, folds, strict=True)]
 
-    words = json.dumps([sorted(each) for each in listed]).encode()
-    key = hashlib.blake2b(words + fold.tobytes(), digest_size=8).hexdigest()
-    return View(name, title, nuisance, swap, f"{name}:{key}", words=tuple(sorted(frozenset().union(*listed))))
+    content = json.dumps([sorted(each) for each in listed]).encode()
+    key = hashlib.blake2b(content + fold.tobytes(), digest_size=8).hexdigest()
+    strength = {word: max((each.get(word, 0) for each in phi), default=0) for word in frozenset().union(*listed)}
+    words = sorted(strength, key=lambda word: (-strength[word], word))
+    title += f" ({', '.join(words[:3])})" if nuisance and words else ""
+    return View(name, title, nuisance, swap, f"{name}:{key}", words=tuple(words))
 
 
 def swap_words(text: str, donor: str, listed: frozenset[str]) -> str:
@@ -426,17 +429,11 @@ def text_views(texts: Sequence[str], y: NDArray[np.int64], fold: NDArray[np.int6
             phi[number] = dict(zip(words.tolist(), best.tolist(), strict=True))
             groups[number] = word_groups(words, holds[inside], labels[inside])
 
-    def listing(name: str, title: str, nuisance: bool, listed: Sequence[frozenset[str]], empty: str) -> View:
-        view = word_view(name, title, nuisance, listed, fold, none or empty)
-        order = sorted(view.words, key=lambda word: (-max(each.get(word, 0) for each in phi), word))
-        named = f" ({', '.join(order[:3])})" if nuisance and order else ""
-        return replace(view, title=title + named, words=tuple(order))
-
     giveaway, going = ([strongest(each, least) for each in phi] for least in (GIVEAWAY, SMALLEST))
     return (
-        listing("giveaway", "giveaway word", True, giveaway, NO_WORD),
-        listing("together", "words that occur together", True, groups, NO_GROUP),
-        listing("words", "words that go with a label", False, going, NO_WORD),
+        word_view("giveaway", "giveaway word", True, giveaway, fold, none or NO_WORD, phi),
+        word_view("together", "words that occur together", True, groups, fold, none or NO_GROUP, phi),
+        word_view("words", "words that go with a label", False, going, fold, none or NO_WORD, phi),
         *(
             View(name, title, nuisance, lambda x, donors, _, change=change: list(map(change, x, donors)), name)
             for name, title, nuisance, change in (

@@ -169,16 +169,16 @@ def score(
     debug: options.Debug = False,
 ) -> None:
     """How strongly each labelled sample goes against an exported model; resumable."""
-    from debiaser.auditing.export import to_score
+    from debiaser.auditing.export import find_samples_to_score
     from debiaser.data.own import Columns
 
     choices("engine", engine, ENGINES)
     if engine == "local" and (address or workers):
         raise Misuse("--address and --workers are for --engine ray; leave them out, or add it")
     with reporting(quiet):
-        samples = to_score(model, source, Columns(label, image, text))
-        scored = score_by_ray(samples, out, address, at_least(workers)) if engine == "ray" else samples.by_itself(out)
-        scores, left_out = samples.finish(out)
+        samples = find_samples_to_score(model, source, Columns(label, image, text))
+        scored = score_by_ray(samples, out, address, at_least(workers)) if engine == "ray" else samples.score_here(out)
+        scores, left_out = samples.write_scores(out)
     tell_left_out(left_out)
     if as_json:
         print_json({"n": scored, "scores": str(scores), "unreadable": [{"id": n, "reason": r} for n, r in left_out]})
