@@ -155,11 +155,13 @@ def skewed(
 
 
 def natural(target: str, bias: str, count: int) -> Callable[[Path, int], Pair]:
-    """So many random training faces, as they are, and 6,000 of the official test set."""
+    """So many random training faces, as they are; of the official test set at most 1,500 a cell, so that the rarest
+    is there as a whole."""
 
     def draw_pair(data: Path, draw: int) -> Pair:
         train, test = celeba(data, target, bias)
-        return train.sample(count, random_state=draw), test.sample(6000, random_state=0)
+        sizes = {cell: min(1500, len(part)) for cell, part in test.groupby(["label", "group"])}
+        return train.sample(count, random_state=draw), per_cell(test, sizes, 0)
 
     return draw_pair
 
