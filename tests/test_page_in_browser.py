@@ -254,7 +254,7 @@ def test_classes_and_groups_are_a_table_whose_worst_cell_is_marked(browser: Any,
     assert rows[1] == [["75%", "too few to judge", "biased model 60%", "4 images"], ["none"]]
     (worst,) = css(browser, ".cells .worst")
     assert worst.text.startswith("31%") and css(browser, ".cells td")[1] == worst
-    assert "“0” where colour is “blue”. A plain model has 31% of these 12 images right" in css(browser, "main")[0].text
+    assert "“0” where colour is “blue”. A plain model gets 31% of these 12 images right" in css(browser, "main")[0].text
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
