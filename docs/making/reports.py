@@ -33,7 +33,7 @@ REPORTS = ROOT / "docs" / "reports"
 LARGEST, SIDES = 2_000_000, (256, 192, 144, 112, 80)
 IMAGE = re.compile(r"data:image/webp;base64,([A-Za-z0-9+/=]+)")
 LEFT_OUT = "(<code>--redact images</code>); everything else is here."
-WHY = {"waterbirds": "Their sources, CUB and Places, do not allow others to pass them on."}
+WHY = {"waterbirds": "Their sources, CUB and Places, state no licence that would let us pass them on."}
 ABSOLUTE = re.compile(r"(?<![\w.~$}<>/-])/(?:[\w.-]+/){2,}[\w.-]+")
 
 
