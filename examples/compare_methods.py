@@ -13,7 +13,7 @@ METHODS = ("vanilla", "pgd", "jtt", "dpr")
 
 
 def main(folder: str, epochs: int | None = None) -> dict[str, float]:
-    """Accuracy in percent on test images that go against the colour, by method; finished runs are found again."""
+    """Accuracy in percent on test images that go against the colour, by method; finished runs are reused."""
     found = {}
     for method in METHODS:
         result = run(new_spec("digits", method, rho=0.05, epochs=epochs), Path(folder)).result

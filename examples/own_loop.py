@@ -1,4 +1,4 @@
-"""The three pieces in a loop of one's own: `python examples/own_loop.py`.
+"""The three pieces in your own loop: `python examples/own_loop.py`.
 
 Coloured digits: colour goes with the digit in 95% of the training images and says nothing in the test images. The
 loop is an ordinary one; only the loss of the first training and the sampler of the second are ours.

@@ -1,7 +1,7 @@
-"""Scores by Ray: `python examples/ray_scores.py`; `pip install 'debiaser[ray]'`.
+"""Scores with Ray: `python examples/ray_scores.py`; `pip install 'debiaser[ray]'`.
 
 A Ray Dataset is scored by two workers, each of which keeps the model and writes Parquet files of keys and scores; run
-again, it leaves out finished keys. The sampler takes the scores in the order of the dataset that is trained on.
+again, it skips finished keys. The sampler takes the scores in the order of the dataset that is trained on.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """A debiased text classifier with the Hugging Face Trainer: `python examples/transformers_trainer.py`.
 
-A tiny BERT with random weights. The label is told by a pair of words in the text; in 95% of the samples its first
-word tells it too, and more easily.
+A tiny BERT with random weights. A pair of words in the text determines the label; in 95% of the samples the first
+word predicts it too, and more easily.
 """
 
 import sys

@@ -24,7 +24,10 @@ from conftest import example
 from debiaser.cli import app
 from debiaser.data.benchmarks import DATASETS, folder_sets
 from debiaser.data.raw import SETS
+from debiaser.data.split import Batch
+from debiaser.learn.forward import look
 from debiaser.paper.spec import COMMON_OPTIONS
+from debiaser.paper.theory.fisher import head_fisher
 from golden import text_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +127,9 @@ def test_the_reference_has_every_public_name_and_every_command(site: Path) -> No
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")], ids=str)
 def test_files_that_are_named_are_there(page: Path | str) -> None:
-    """Those of the package below it or, where no folder is named, below the room of the paragraph."""
+    """Those of the package below it or, where no folder is named, below the room of the paragraph; scripts to run."""
+    for name in re.findall(r"\bpython ([\w./]+\.py)", (ROOT / page).read_text()):
+        assert (ROOT / name).exists(), f"{page} runs {name}"
     for paragraph in (ROOT / page).read_text().split("\n\n"):
         room = re.match(r"\*\*(\w+)\*\*", paragraph)
         for name in re.findall(r"`((?:[\w.]+/)*\w+\.py)`", paragraph):
@@ -204,18 +209,24 @@ def test_the_audit_of_texts_sees_the_days(tmp_path: Path) -> None:
     assert found["verdict"] != "no evidence" and {"tuesday", "thursday"} & set(found["words"])
 
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+PAPERS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+PAGES = [*PAPERS, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    """What stands in code blocks of a language, a pattern; each opening fence is matched with its own end."""
+    fenced = re.findall(r"^```(\S*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [code for written, code in fenced if re.fullmatch(language, written)]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_is_one(page: str) -> None:
-    """Their names, options and number of arguments; they are not run. `make` targets are in the Makefile."""
-    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
-    named = re.findall(r"`((?:debiaser|make) [a-z][^`]*)`", (ROOT / page).read_text())
+    """Names and options, in fenced, indented and inline code; they are not run. `make` targets are in the Makefile."""
+    text = (ROOT / page).read_text()
+    lines = [line for block in blocks(page, "sh|console") for line in block.replace("\\\n", " ").splitlines()]
+    unnamed = "\n".join(["", *blocks(page, ""), *re.findall(r"^    (.*)", text, re.MULTILINE)])
+    lines += re.findall(r"\n((?:debiaser|make|torchrun) .*)", unnamed)
+    named = re.findall(r"`((?:debiaser|make) [a-z][^`]*)`", text)
     for line in (*lines, *named):
         words = shlex.split(re.sub(r"\s+", " ", line.split(" | ")[0].split(" > ")[0]), comments=True)
         if words[:1] == ["make"]:
@@ -232,11 +243,74 @@ def test_every_command_of_a_page_is_one(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_of_a_page_compiles_and_imports_what_is_there(page: str) -> None:
+def test_python_of_a_page_imports_what_is_there_and_calls_it_by_its_arguments(page: str) -> None:
     for code in blocks(page, "python"):
-        for node in ast.walk(ast.parse(code)):
+        nodes, known = list(ast.walk(ast.parse(code))), dict[str, Any]()
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("debiaser"):
-                assert all(hasattr(public(str(node.module), each.name), "__doc__") for each in node.names)
+                known |= {each.name: public(str(node.module), each.name) for each in node.names}
+        for call in nodes:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in known:
+                given = {each.arg: None for each in call.keywords if each.arg}
+                signature(known[call.func.id]).bind(*call.args, **given)
+
+
+OWN_NAMES = [path.stem for path in (ROOT / "docs" / "methods").glob("*.md") if "```python" in path.read_text()]
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_the_code_of_a_method_runs(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(64, 6)
+    names: dict[str, Any] = {"model": model, "dataset": TensorDataset(x, (x[:, 0] > 0).long())}
+    for code in blocks(f"docs/methods/{name}.md", "python"):
+        exec(compile(code, name, "exec"), names)
+    assert isinstance(names["result"].model, nn.Module)
+
+
+def test_the_code_for_streams_and_for_the_trace_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+    x, y = torch.randn(40, 6), torch.arange(40) % 2
+    names: dict[str, Any] = {"biased": model, "stream": list(zip(x, y.tolist(), strict=True))}
+    exec(compile(blocks("docs/large_data.md", "python")[0], "streams", "exec"), names)
+    assert len(names["sampler"]) == 1_000_000
+    outputs = list(look(model, [Batch(x, y, torch.arange(40))]))
+    fishers = {each: head_fisher(outputs, torch.rand(40)) for each in ("one", "other")}
+    given = {"outputs": outputs, "scores": names["read_scores"]("scores"), **fishers}
+    exec(compile(blocks("docs/theory.md", "python")[0], "trace", "exec"), given)
+    assert given["inverse_trace"](given["fisher"], damping=1.0) > 0
+
+
+@pytest.mark.long
+def test_the_code_for_images_runs(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands but for its length."""
+    monkeypatch.chdir(folder.rename(folder.parent / "images").parent)
+    (code,) = blocks("docs/audit_images.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(code.replace("out=", "epochs=1, workers=1, out="), "images", "exec"), names)
+    assert names["findings"].verdict == "cannot tell", "so few images"
+
+
+def slugs(path: Path) -> set[str]:
+    """The anchors of a page, as GitHub and mkdocs make them of its headings."""
+    found = re.findall(r"^#+ (.+)", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_within_the_repository_lead_somewhere(page: str) -> None:
+    """As GitHub shows the page; pages that the site makes by itself are checked when it is built."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", link):
+            continue
+        place, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / place if place else ROOT / page
+        assert path.exists() or path.name in {"api.md", "commands.md"}, f"{page}: {link}"
+        assert not anchor or anchor in slugs(path), f"{page}: {link}"
 
 
 @pytest.mark.long

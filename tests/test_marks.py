@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -349,9 +349,10 @@ def lines(path: Path) -> list[list[str]]:
         return list(csv.reader(stream))[1:]
 
 
-def waiting(path: Path, count: int) -> list[list[str]]:
+def waiting(path: Path, count: int, last: Sequence[str] = ()) -> list[list[str]]:
+    """The lines of the file once it has so many and, where earlier ones are as many, the last change is in it."""
     deadline = time.monotonic() + 10
-    while not path.exists() or len(lines(path)) != count:
+    while not path.exists() or len(lines(path)) != count or (last and last not in [row[:2] for row in lines(path)]):
         assert time.monotonic() < deadline, path.exists() and lines(path)
         time.sleep(0.02)
     return lines(path)
@@ -386,7 +387,7 @@ def test_marks_by_key_one_at_a_time_and_the_file_is_written_as_one_goes(browser:
     css(browser, "#marker-marks button")[1].click()
     press(browser, "u", "1")
     expected = [[asked[n], mark] for n, mark in ((0, "water"), (1, "dry land"), (2, "mislabelled"), (3, "water"))]
-    assert sorted(row[:2] for row in waiting(server.marks, 4)) == sorted(expected)
+    assert sorted(row[:2] for row in waiting(server.marks, 4, expected[3])) == sorted(expected)
     assert all(len(content) == 32 for *_, content in lines(server.marks))
     name_tags(browser, "sea, dry land")  # written in another way: what was marked goes with it
     assert css(browser, "#counter")[0].text == "4 marked: 2 sea, 1 dry land, 1 mislabelled"

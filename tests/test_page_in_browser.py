@@ -1,5 +1,6 @@
 """The pages of runs and of audits in a real browser: no complaint, foreign text stays text, keyboard and phone work."""
 
+import base64
 import csv
 import json
 import re
@@ -250,7 +251,7 @@ def test_classes_and_groups_are_a_table_whose_worst_cell_is_marked(browser: Any,
     assert rows[1] == [["75%", "too few to judge", "biased model 60%", "4 images"], ["none"]]
     (worst,) = css(browser, ".cells .worst")
     assert worst.text.startswith("31%") and css(browser, ".cells td")[1] == worst
-    assert "“0” where colour is “blue”. A plain model has 31% of these 12 images right" in css(browser, "main")[0].text
+    assert "“0” where colour is “blue”. A plain model gets 31% of these 12 images right" in css(browser, "main")[0].text
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
@@ -482,7 +483,15 @@ def test_redacted_images_leave_no_image_and_no_text(tmp_path: Path, browser: Any
     assert word in full and word not in page.read_bytes()
     show(browser, page.as_uri())
     assert css(browser, "#window tr[data-place]") and not css(browser, "img, .sample")
+    assert "left out of this page (--redact images)" in css(browser, "header")[0].text
     assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_it_is_printed_on_few_sheets_none_of_them_blank(browser: Any, pages: dict[str, str], kind: str) -> None:
+    show(browser, pages[kind])
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 25, "no room for rows that are not drawn"
 
 
 def test_only_its_owner_may_read_it_and_what_could_not_be_read_is_in_it(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ SHOWN, COLOURS, MOST_CLASSES = 3, 128, 10
 PART = re.compile(r"<!-- gallery: (\S+) -->\n.*?<!-- end of gallery -->\n", re.DOTALL)
 HEAD = """# Gallery
 
-What real runs leave behind. A score is high where a training image goes against what the biased network has learnt:
-the upper rows should be those that a shortcut does not explain. Made by `docs/making/gallery.py` from run folders;
-the tables are of all runs in `results/` with the same setting.
+Training images with their scores, from real runs. A score is high where an image goes against what the biased network
+has learnt, so the upper rows should show images that the shortcut does not explain. `docs/making/gallery.py` makes this
+page from run folders; the tables average all runs in `results/` with the same settings. Finished reports:
+[coloured digits](reports/coloured_digits.html), [Waterbirds](reports/waterbirds.html),
+[film reviews](reports/reviews.html).
 """
 
 

@@ -71,7 +71,7 @@ var review = (() => {
       if (!answer.ok) throw new Error();
       find("kept").textContent = "Written to " + served.file;
     } catch {
-      find("kept").textContent = "Not written: debiaser mark has ended. Start it again, or save the file from here.";
+      find("kept").textContent = "Not written: debiaser mark is no longer running. Start it again, or save the file from here.";
     }
   };
   const keep = () => {
@@ -102,7 +102,7 @@ var review = (() => {
   const set = (place, mark) => {
     history.push([place, marks.get(place)]);
     if (mark) marks.set(place, mark); else marks.delete(place);
-    say(titleOf(place) + (mark ? ": " + words(mark) : ": mark taken back"));
+    say(titleOf(place) + (mark ? ": " + words(mark) : ": mark removed"));
     keep();
     show();
   };
@@ -142,7 +142,7 @@ var review = (() => {
     find("tags-form").addEventListener("submit", (event) => { event.preventDefault(); marker.focus(); });
     find("save").addEventListener("click", save);
     find("clear").addEventListener("click", () => {
-      if (!confirm("Take back all marks?")) return;
+      if (!confirm("Remove all marks?")) return;
       marks.clear();
       carried = [];
       history = [];

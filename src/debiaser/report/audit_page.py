@@ -108,7 +108,7 @@ def drawings(findings: Part, suspects: Sequence[Part]) -> dict[str, Markup]:
     scores = findings["histogram"]
     alt = "Histogram of the scores of all samples, and of those that the biased model misclassifies"
     counts = [("aligned", scores["all"]), ("conflicting", scores["easy_wrong"])]
-    xlabel = "score: how hard the sample pulls against the shortcut"
+    xlabel = "score: how strongly the sample disagrees with the shortcut"
     drawn = {"scores": figures.histogram(scores["edges"], counts, "scores", alt, True, xlabel)}
     if suspects:
         lines = [(each["column"], each["balanced_accuracy"], each["chance"], each["flagged"]) for each in suspects]

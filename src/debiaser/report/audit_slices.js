@@ -25,8 +25,8 @@ const OPEN_SLICES = 12;
 const drawSlices = (home) => {
   const things = data.kind === "text" ? " texts" : " images";
   const slice = (one) => make("div", { class: "slice" },
-    make("h3", {}, one.class, make("span", { class: "quiet" }, " answered mostly with " + one.says + "; "
-      + one.n.toLocaleString("en") + things + ", a plain model has " + percent(one.plain_accuracy / 100) + " of them right")),
+    make("h3", {}, one.class, make("span", { class: "quiet" }, " mostly predicted as " + one.says + "; "
+      + one.n.toLocaleString("en") + things + ", of which a plain model gets " + percent(one.plain_accuracy / 100) + " right")),
     one.places.length ? cardList(one.places, listKind(true)) : null, one.places.length ? tagForm(one.places) : null);
   home.append(...data.slices.slice(0, OPEN_SLICES).map(slice));
   const rest = data.slices.slice(OPEN_SLICES);
