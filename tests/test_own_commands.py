@@ -122,7 +122,7 @@ def test_the_same_audit_again_trains_and_decodes_nothing(audited: AuditedFolder,
     assert done.last_json == found
     assert {path: path.stat().st_mtime_ns for path in (out / "work").rglob("*") if path.is_file()} == before
     words = debiaser(*same).stdout
-    assert words.startswith("Examined: SimConv-1") and "would rest on" in words
+    assert words.startswith("Examined: SimConv-1") and "Effective sample size" in words
     verdict, one, two, three, page = words.splitlines()[-5:]
     assert verdict == f"Verdict: {found['verdict']}" and one == f"  1. {found['reasons'][0]}"
     assert two.startswith("  2. Between ") and three.startswith("  3. ") and page == f"The page: {out / 'report.html'}"

@@ -187,7 +187,7 @@ def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]
     """Properties that could not be swapped, what planted samples showed, and why no kind is asserted where none is."""
     things = {"image": "images", "text": "texts"}.get(examined.subject.own.kind, "samples")
     rests = f"{examined.effective_rows.value:,.0f} of {len(examined.pool):,} {things}"
-    told = [f"Training by score would rest on {rests}."]
+    told = [f"Effective sample size of training by score: {rests}."]
     told += [f"Not tested: {each['title']} ({each['reason']})." for each in untested]
     told += [examined.controls.words] if examined.controls else []
     told += [DEGENERATE] if examined.degenerate else []

@@ -29,7 +29,7 @@ LEVEL = 0.2  # of the test that features tell values beyond what the label tells
 RANDOM = 8  # random marks of a class from which they tell how many of its samples have each value
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
-WEAK_CELL = 0.6  # of the marks in a class with a value that must be found again
+WEAK_CELL = 0.6  # of the marks in a class with a value that must be recovered
 
 Names = NDArray[np.str_]
 Cells = dict[tuple[str, str], Rows]
@@ -195,7 +195,7 @@ def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, again: Ro
     if binomtest(found, len(rare), chance, "greater").pvalue > LEVEL:
         raise Problem(
             f"no groups are made of the marks: within a class, features hardly tell values apart ({found:,} of "
-            f"{len(rare):,} marks that are not the usual one of their class are found again, {len(rare) * chance:.1f} "
+            f"{len(rare):,} marks that are not the usual one of their class are recovered, {len(rare) * chance:.1f} "
             "would be by chance); mark more samples that go against the shortcut, or try another --backbone"
         )
 
@@ -302,7 +302,7 @@ def learning_curve(propagation: Propagation, rows: Rows, labels: Rows, seed: int
 def report(
     groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, propagation: Propagation
 ) -> dict[str, Any]:
-    """How well the marks are found again, by class and value too, the groups they make, and whether more would help."""
+    """How well the marks are recovered, by class and value too, the groups they make, and whether more would help."""
     y, pool, classes = examined.trainer.y, examined.pool, examined.subject.own.classes
     asked, right = again >= 0, again == labels
     hit = float(right[asked].mean()) if asked.any() else float("nan")
@@ -322,7 +322,7 @@ def report(
     curve = learning_curve(propagation, rows, labels, examined.trainer.seed)
     curve += [] if np.isnan(hit) else [[len(rows), 100 * hit]]
     counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
-    again_in_words = "too few to check" if np.isnan(hit) else f"found again with {accuracy.words()} accuracy"
+    again_in_words = "too few to check" if np.isnan(hit) else f"recovered with {accuracy.words()} accuracy"
     others = int(groups.known.sum()) - len(rows)
     beside = f" ({others:,} more are on held-out samples)" if others else ""
     told = f"{len(rows):,} marks{beside}, {again_in_words} (cross-validated). Groups: {counts}."
@@ -345,7 +345,7 @@ def more_marks(cells: list[dict[str, Any]], curve: list[list[float]]) -> str:
     if lost:
         cell = min(lost, key=lambda each: each["found_again"])
         where = f"{cell['class']}, {cell['value']}"
-        return f"More marks would help: of those in {where} only {cell['found_again']:.0f}% are found again."
+        return f"More marks would help: of those in {where} only {cell['found_again']:.0f}% are recovered."
     if len(curve) > 1 and curve[-1][1] - curve[-2][1] > RISING:
         return (
             f"More marks would help: from {curve[-2][0]:.0f} to {curve[-1][0]:.0f} of them the propagation went from "

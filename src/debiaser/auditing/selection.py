@@ -273,7 +273,7 @@ def choose_model(
     told = f"Chosen on {len(validation.rows):,} samples that the models never saw, by {by}: {names[chosen]} "
     told += f"({full[chosen]:.1f}{beside}).{beyond}"
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
-    told += f" Out: {', '.join(out)}." if out else ""
+    told += f" Ruled out: {', '.join(out)}." if out else ""
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
 
 

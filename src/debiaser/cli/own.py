@@ -32,7 +32,7 @@ Backbone = Annotated[str | None, typer.Option(help="A transformers model, by nam
 Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not a head on its features.")]
 Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
 Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
-Matters = Annotated[str, typer.Option(help="Views that the task is about, not shortcuts: colour,...")]
+Matters = Annotated[str, typer.Option(help="Properties that are part of the task, not shortcuts: colour,...")]
 Marks = Annotated[
     Path | None, typer.Option("--marks", "--confirmed", help="The CSV of your marks, as the page or `mark` saves it.")
 ]
@@ -161,8 +161,8 @@ def score(
     image: Image = None,
     text: Text = None,
     engine: Annotated[str, typer.Option(help="local: this process; ray: workers of a Ray cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the cluster; by default one here, or a new one.")] = None,
-    workers: Annotated[int, typer.Option(help="Of Ray; by default one less than it has CPUs.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Address of the cluster; by default a local one.")] = None,
+    workers: Annotated[int, typer.Option(help="Ray workers; by default one fewer than its CPUs.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("debiaser-scores"),
     as_json: options.Json = False,
     quiet: options.Quiet = False,

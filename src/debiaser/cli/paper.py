@@ -28,19 +28,19 @@ def study(
         typer.Option(help="Runs per cell, seeds from 0 on (trials: ten at least); else one, and all are shown."),
     ] = None,
     epochs: options.Epochs = None,
-    only: Annotated[str | None, typer.Option(help="The cells of this dataset alone.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only the cells of this dataset.")] = None,
     rho: Annotated[float | None, typer.Option(help="The cells of this rho alone.")] = None,
     on: Annotated[str | None, typer.Option(help="Another dataset instead of the study's, such as digits.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at once, each a process; threads are divided.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="What would run and how long; nothing is made.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What would run and how long; nothing is run.")] = False,
     commands: Annotated[
-        bool, typer.Option("--commands", help="One shell line per missing run; nothing is made.")
+        bool, typer.Option("--commands", help="One shell line per missing run; nothing is run.")
     ] = False,
-    only_show: Annotated[bool, typer.Option("--show", help="Show what is there; nothing is made.")] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Show what is there; nothing is run.")] = False,
     data: options.Data = None,
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder for runs.")] = Path("runs"),
     results: Annotated[
-        Path | None, typer.Option(help="Copies of results that count as finished; by default ./results where it is.")
+        Path | None, typer.Option(help="Copies of results that count as finished; by default ./results if it exists.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as PDF and PNG.")] = None,
     device: options.Device = "auto",
