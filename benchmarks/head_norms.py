@@ -12,6 +12,7 @@ that of the shortest times, which are the least disturbed, and its spread that o
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -114,11 +115,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for name in NAMES for size in SIZES for row in measured(name, *size, chosen.rounds)]
-    found = {"rows": rows, "rounds": chosen.rounds, "load of the machine": os.getloadavg()[1]}
+    found: dict[str, Any] = {"rows": [], "rounds": chosen.rounds, "load of the machine": []}
+    for name, size in itertools.product(NAMES, SIZES):
+        found["load of the machine"].append(os.getloadavg()[0])
+        found["rows"] += measured(name, *size, chosen.rounds)
+        if chosen.out:
+            chosen.out.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
-    if chosen.out:
-        chosen.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
