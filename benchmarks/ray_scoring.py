@@ -296,13 +296,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", nargs="*", default=["features", "images"])
+    parser.add_argument("--store", type=int, default=STORE, help="bytes of shared memory; 0: what Ray takes itself")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10**6, 3 * 10**6, 10**7])
     chosen = parser.parse_args()
     if chosen.here:
         score_here(*chosen.here)
         return
-    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", object_store_memory=STORE)
+    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", object_store_memory=chosen.store or None)
     ray.data.DataContext.get_current().enable_progress_bars = False
     beside = list[Facts]()
     for kind in chosen.kinds:

@@ -85,7 +85,7 @@ BUDGET = {
     "cli": 1231,
     "data": 3673,
     "integrations": 568,
-    "learn": 2904,
+    "learn": 2922,
     "methods": 1356,
     "paper": 2790,
     "report": 1508,

@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -358,7 +357,9 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
 
     with watching(filter(is_linear, model.modules()), see):
         logits = call(model, few)
-    found = giving(logits, seen, shifted)
+    found = [module for module, out in seen if same(out, logits)]
+    if shifted:
+        found = found or [module for module, out in seen if same(out, logits, shifted)]
     if shifted and not found:
         found = [each for each, length in wide.items() if length == logits.shape[-1] and pooled_at(model, few, each)]
     if len(found) != 1:
@@ -374,27 +375,18 @@ def find_in_batch(model: nn.Module, batch: Batch) -> tuple[nn.Module, Passed | N
 
     Where that pass does not tell, the layer is the one that `find_head` finds.
     """
-    runs = Counter[nn.Module]()
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def see(layer: Any, entering: Tensor, out: Tensor) -> None:
-        runs[layer] += 1
-        if out.numel() == len(batch) * len(layer.weight):  # one vector per sample
-            seen.append((layer, entering, out.clone()))  # a copy, since what follows may be in place
+        small = out.numel() == len(batch) * len(layer.weight)  # one vector per sample; a copy, as above
+        seen.append((layer, entering, out.clone()) if small else (layer, entering.new_empty(0), out.new_empty(0)))
 
     with watching(filter(is_linear, model.modules()), see):
         logits = call(model, batch.x)
-    found = giving(logits, [(layer, out) for layer, _, out in seen], shifted=True)
-    if len(found) == 1 and runs[found[0]] == 1:
-        return found[0], ([(entering, out) for layer, entering, out in seen if layer is found[0]], logits)
-    return find_head(model, batch.x, shifted=True), None
-
-
-def giving(logits: Tensor, seen: Iterable[tuple[nn.Module, Tensor]], shifted: bool) -> list[nn.Module]:
-    """The layers among those seen that gave the logits; with `shifted`, if none did, those before a log-softmax."""
-    seen = list(seen)
-    found = [layer for layer, out in seen if same(out, logits)]
-    return found or [layer for layer, out in seen if shifted and same(out, logits, shifted)]
+    found = [layer for layer, _, out in seen if same(out, logits)]
+    if len(found) != 1:
+        return find_head(model, batch.x, shifted=True), None
+    return found[0], ([(entering, out) for layer, entering, out in seen if layer is found[0]], logits)
 
 
 def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> tuple[Tensor, ...] | None:
