@@ -81,11 +81,11 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4100,
+    "auditing": 4093,
     "cli": 1209,
     "data": 3630,
     "integrations": 558,
-    "learn": 2847,
+    "learn": 2865,
     "methods": 1349,
     "paper": 2778,
     "report": 1463,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -235,6 +236,9 @@ def joined(device: str) -> Iterator[Processes]:
         raise Misuse(f"process {asked.rank} has no {device} device of its own; start one per GPU, or add --device cpu")
     if device == "cuda":
         torch.cuda.set_device(local)
+    # Its functions keep the group that exists when it is imported, as the first optimiser does: never destroyed, gloo's
+    # threads would outlive it, and a thread that is alive when Python ends may abort the process.
+    import_module("torch.distributed.nn.functional")
     with connected():  # what is told in words travels from the CPU
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     try:

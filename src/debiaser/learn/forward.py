@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 def eager(model: nn.Module) -> AbstractContextManager[object]:
     """Inside, compiled parts of the network run as plain Python, where hooks are seen."""
-    compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
+    compiled = any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
     stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
     return stance("force_eager") if compiled and stance else nullcontext()
 
@@ -254,6 +254,7 @@ def class_numbers(y: Any) -> Tensor:
 # The linear layer that a network ends in: found by watching one pass, and checked in every pass
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+Passed: TypeAlias = tuple[list[tuple[Tensor, Tensor]], Tensor]  # what entered and left the last layer; the logits
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -324,7 +325,7 @@ def features_and_logits(model: nn.Module, x: Any, head: nn.Module | str) -> tupl
 def last_layer(model: nn.Module, batch: Batch) -> nn.Module:
     """The linear layer that gives the logits, found in eval mode; refused if they are no linear map of its input."""
     with evaluating(model):
-        head = Head.of(model, None, batch.x)
+        head = Head.of(model, None, batch)
         head.features_and_logits(model, batch)
     layer: nn.Module = head.layer
     return layer
@@ -358,6 +359,25 @@ def find_head(model: nn.Module, x: Any, shifted: bool = False) -> nn.Module:
             f"or its weight with parameters=; the linear layers: {linear_names(model)}"
         )
     return found[0]
+
+
+def find_in_batch(model: nn.Module, batch: Batch) -> tuple[nn.Module, Passed | None]:
+    """The layer that gives the logits, and what one pass of this batch made of it, so that none is needed to find it.
+
+    Where that pass does not tell, the layer is the one that `find_head` finds.
+    """
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def see(layer: Any, entering: Tensor, out: Tensor) -> None:
+        small = out.numel() == len(batch) * len(layer.weight)  # one vector per sample; a copy, as above
+        seen.append((layer, entering, out.clone()) if small else (layer, entering.new_empty(0), out.new_empty(0)))
+
+    with watching(filter(is_linear, model.modules()), see):
+        logits = call(model, batch.x)
+    found = [layer for layer, _, out in seen if same(out, logits)]
+    if len(found) != 1:
+        return find_head(model, batch.x, shifted=True), None
+    return found[0], ([(entering, out) for layer, entering, out in seen if layer is found[0]], logits)
 
 
 def pooled_at(model: nn.Module, x: Any, layer: nn.Module) -> tuple[Tensor, ...] | None:
@@ -432,20 +452,24 @@ class Head:
     name: str
     is_proven: bool = False
     is_pooled: bool = False  # it runs at every position, and the logits are pooled from what it gives
+    passed: Passed | None = None  # of the batch in which it was found, until that is asked for
 
     @classmethod
-    def of(cls, model: nn.Module, head: nn.Module | str | None, x: Any) -> "Head":
-        """The head that was given or named (as the network or its wrapper calls it), or the one that is found."""
-        network = bare(model)
+    def of(cls, model: nn.Module, head: nn.Module | str | None, batch: Batch) -> "Head":
+        """The head that was given or named (as the network or its wrapper calls it), or the one that is found.
+
+        If it had to be found, this batch must be the first that its features are asked of.
+        """
+        network, passed = bare(model), None
         if head is None:
-            head = find_head(network, x, shifted=True)
+            head, passed = find_in_batch(network, batch)
         names = {**dict(model.named_modules()), **dict(network.named_modules())}
         layer = names.get(head) if isinstance(head, str) else head
         linear = ((name, module) for name, module in network.named_modules() if is_linear(module))
         name = next((name for name, module in linear if module is layer), None)
         if name is None:
             raise Problem(f"head={head!r:.60} is no linear layer of this model; it has: {linear_names(network)}")
-        return cls(layer, name)
+        return cls(layer, name, passed=passed)
 
     def features_and_logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """(b, h) and (b, k) of one pass, checked: the logits are a linear map of one feature per sample."""
@@ -457,8 +481,11 @@ class Head:
 
         if self.is_pooled:
             return self.pooled(model, batch)
-        with watching([self.layer], see):
-            logits = call(model, batch.x)
+        if self.passed:
+            (seen, logits), self.passed = self.passed, None
+        else:
+            with watching([self.layer], see):
+                logits = call(model, batch.x)
         rows, (k, h) = len(batch), self.layer.weight.shape[:2]
         entering, out = seen[-1] if seen else (logits, logits)
         fits = len(seen) == 1 and entering.numel() == rows * h and out.numel() == rows * k  # h is less of a grouped one
@@ -547,7 +574,7 @@ def look(
             if batch is None:
                 return
             batch = batch.to(device)
-            last = last or Head.of(model, head, batch.x)
+            last = last or Head.of(model, head, batch)
             features, logits = last.features_and_logits(network, batch)
             check_labels(batch.y, logits.shape[1], batch.rows)
         yield Outputs(features, logits, batch.y)
