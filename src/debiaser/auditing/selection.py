@@ -240,8 +240,10 @@ def choose_model(
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
     alone = planted if of is None else None  # what a person marked may be something else
     reasons = {name: veto(name, overall, worst, chance, max_cost, alone) for name in names}
-    allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
-    everyone = range(len(names))
+    everyone = list(range(len(names)))
+    if of is not None:  # after vanilla those that learn from groups: what knows more needs no better evidence
+        everyone.sort(key=lambda number: names[number] != VANILLA and not uses_groups(names[number]))
+    allowed = [number for number in everyone if not reasons[names[number]] or names[number] == VANILLA]
     beyond = ""
     if of is not None or planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
@@ -265,7 +267,7 @@ def choose_model(
             "overall": overall[name],
             "vetoed": bool(reasons[name]) and name != VANILLA,
             "mean_cell": 100 * float(cell_accuracies(validation.right(name), cells_of(validation)).mean()),
-            "uses_groups": known.flag if known and name.startswith((EQUAL, DRO, DFR)) else "",
+            "uses_groups": known.flag if known and uses_groups(name) else "",
         }
         for number, name in enumerate(names)
     ]
@@ -275,6 +277,11 @@ def choose_model(
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
     told += f" Ruled out: {', '.join(out)}." if out else ""
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
+
+
+def uses_groups(name: str) -> bool:
+    """Whether a candidate learns from groups."""
+    return name.startswith((EQUAL, DRO, DFR))
 
 
 def veto(
