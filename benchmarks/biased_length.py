@@ -3,11 +3,10 @@
     python benchmarks/biased_length.py celeba_blond waterbirds --data DIR --work DIR
 
 Heads on frozen features, trained for several numbers of updates on the training samples of the sets of `fix.py`; groups
-are read for nothing but this evaluation. Sets that are in the file are not run again.
+are read for nothing but this evaluation.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,27 @@ from debiaser.data.own import Columns, read_own
 from debiaser.data.own.rows import folds
 from debiaser.io import write_json
 
-UPDATES, SEEDS = (20, 40, 80, 200), 2
+UPDATES, SEEDS = (20, 30, 40, 80, 200), 2
 
 
-def measure(name: str, data: Path, work: Path) -> dict[str, Any]:
-    """Average precision of the score in each class, and accuracy over classes, by the number of updates."""
+def measure(name: str, data: Path, work: Path) -> dict[int, dict[str, float]]:
+    """By the number of updates, the average precision of the score in each class."""
     kind, (train, _) = SETS[name].kind, SETS[name].draw(data, 0)
     work.mkdir(parents=True, exist_ok=True)
     source = work / f"{name}.csv"
     train[[kind, "label", "group"]].to_csv(source, index=False)
     own = read_own(source, Columns(**{kind: kind, "label": "label", "group": "group"}))
     y, group = own.y.numpy(), np.asarray(own.group)
-    fold = folds(y, own.unit, 5, 0)
-    found: dict[str, Any] = {"set": name, "n": len(y), "updates": {}}
+    fold, found = folds(y, own.unit, 5, 0), {}
     for updates in UPDATES:
         inputs.STEPS["mlp"]["biased"] = updates
-        trainer = Trainer(prepare(own, None).material, y, fold, work / "models")
-        biased = train_biased_models(trainer, SEEDS)
-        told: dict[str, float] = {}
+        biased = train_biased_models(Trainer(prepare(own, None).material, y, fold, work / "models"), SEEDS)
+        found[updates] = {}
         for number, label in enumerate(own.classes):
             mine = y == number
             rare = pd.Series(group[mine]).value_counts().index[-1]
             precision = average_precision_score(group[mine] == rare, biased.score[mine])
-            told[f"{label}, {rare}"] = float(precision)
-        right = pd.Series(biased.answer == y).groupby(y).mean()
-        found["updates"][str(updates)] = {"average_precision": told, "class_mean_accuracy": 100 * float(right.mean())}
-        print(name, updates, told, f"{100 * right.mean():.1f}", flush=True)
+            found[updates][f"{name.replace('_', ' ')}: {rare} in {label}"] = float(precision)
     return found
 
 
@@ -59,11 +53,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("results/search/biased_length.json"))
     given = parser.parse_args()
-    found = json.loads(given.out.read_text()) if given.out.is_file() else []
+    rows: list[dict[str, Any]] = [{"after updates": updates} for updates in UPDATES]
     for name in given.names:
-        if name not in [each["set"] for each in found]:
-            found.append(measure(name, given.data, given.work))
-            write_json(given.out, found)
+        found = measure(name, given.data, given.work)
+        for row in rows:
+            row |= found[row["after updates"]]
+    write_json(given.out, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -61,8 +61,10 @@ FIRST: Mapping[str, Any] = {"epochs": 4, "lr": 0.02, "augment": False}
 SECOND: Mapping[str, Any] = {"epochs": 16}
 
 
-def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tuple[str, str], Stages]:
-    """What differs in the first and the second stage of every method that has two, in the recipe `fast`.
+def two_stages(
+    first: Mapping[str, Any], second: Mapping[str, Any], recipe: str = "fast"
+) -> dict[tuple[str, str], Stages]:
+    """What differs in the first and the second stage of every method that has two, in this recipe.
 
     And what differs in `paper`: first models that are short.
     """
@@ -70,11 +72,11 @@ def two_stages(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[tupl
         ("paper", "jtt"): JTT_PAPER,
         # EIIL's too: a tenth, said here since `fast` says by its stages how long the first one is
         ("paper", "eiil"): {"reference": {"epochs": 10}},
-        **{("fast", each): {"biased": first, "debiased": second} for each in ("pgd", "guarded", "dpr", "ula")},
-        ("fast", "cells"): {"biased": first, "amplified": first, "debiased": second},
-        **{("fast", each): {"identification": first, "final": second} for each in ("jtt", "bam")},
-        ("fast", "xrm"): {"twins": first, "debiased": second},
-        **{("fast", each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
+        **{(recipe, each): {"biased": first, "debiased": second} for each in ("pgd", "guarded", "dpr", "ula")},
+        (recipe, "cells"): {"biased": first, "amplified": first, "debiased": second},
+        **{(recipe, each): {"identification": first, "final": second} for each in ("jtt", "bam")},
+        (recipe, "xrm"): {"twins": first, "debiased": second},
+        **{(recipe, each): {"reference": first, "debiased": second} for each in ("bpa", "cnc", "eiil", "george")},
     }
 
 
@@ -145,12 +147,9 @@ BAR = Setting(
         "fast": Recipe(name="fast", epochs=10, batch_size=16, lr=5e-3, weight_decay=1e-5),  # not searched
         "features": Recipe(name="features", epochs=10, batch_size=64, lr=0.02),  # a head on frozen features
     },
-    stages={
-        ("paper", "jtt"): JTT_PAPER,
-        # the first of those with the highest biased validation accuracy: results/search/bar.jsonl
-        ("features", "pgd"): {"biased": {"epochs": 2}, "debiased": {"epochs": 18}},
-    },
-    methods={"jtt": {"upweight": 50}},  # there is no rho to take it from (D20)
+    # the first of those with the highest biased validation accuracy of PGD: results/search/bar.jsonl
+    stages=two_stages({"epochs": 2}, {"epochs": 18}, "features"),
+    methods={"jtt": {"upweight": 50}, "eiil": {"reference": 1}},  # there is no rho to take JTT's from (D20)
     normalise=CIFAR_COLOURS,
 )
 
@@ -177,10 +176,13 @@ CELEBA = Setting(
         "features": replace(BAR.recipes["features"], epochs=5, batch_size=256),  # BAR's; not searched
     },
     stages={
+        **two_stages({"epochs": 1}, {"epochs": 9}, "features"),
         ("paper", "jtt"): {"identification": {"epochs": 1}},
-        ("features", "pgd"): {"biased": {"epochs": 1}, "debiased": {"epochs": 9}},
     },
-    methods={"jtt": {"upweight": 50}},  # JTT's own (its README)
+    methods={
+        "jtt": {"upweight": 50},  # JTT's own (its README)
+        "eiil": CMNIST.methods["eiil"],  # its epsilon: even more samples
+    },
     normalise=IMAGENET_COLOURS,
 )
 
@@ -193,11 +195,8 @@ WATERBIRDS = Setting(
         "fast": Recipe(name="fast", epochs=2, batch_size=32, lr=1e-3, weight_decay=1e-4),  # fine-tuned; not searched
         "features": BAR.recipes["features"],  # and its stages: chosen on BAR's validation images, nothing on these
     },
-    stages={
-        ("paper", "jtt"): {"identification": {"epochs": 60}},
-        ("features", "pgd"): BAR.stages["features", "pgd"],
-    },
-    methods={"jtt": {"upweight": 100}},
+    stages={**BAR.stages, ("paper", "jtt"): {"identification": {"epochs": 60}}},
+    methods={"jtt": {"upweight": 100}, "eiil": {"reference": 1}},
     normalise=IMAGENET_COLOURS,
 )
 
