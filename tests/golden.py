@@ -393,7 +393,7 @@ def studies(folder: Path) -> Part:
         "list": [f"{each['study']}: {each['title']}: {each['claim']}" for each in listed["studies"]],
         "list --json: keys": keys(listed),
         "--dry-run --json: keys": keys(plan),
-        "--dry-run: runs": [each["key"] for each in plan["runs"]],
+        "--dry-run: runs": [each["key"].replace("-seed0", "") for each in plan["runs"]],
         "--dry-run: commands": sha("\n".join(each["command"] for each in plan["runs"]).encode()),
         "--show --json: keys": keys(shown),
         "--show: claims": {each["study"]: each["claim"] for each in shown["studies"]},

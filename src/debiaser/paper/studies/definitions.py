@@ -465,11 +465,11 @@ READS = {"unbiased": ("", "metrics.unbiased"), "worst_group": (", worst group", 
 READS |= {"drawn": (", draws", "drawn"), "samples": (", samples seen", "samples_seen")}
 
 
-def frontier_cells(metrics: Sequence[str], *places: tuple[str, float | None], **more: Any) -> tuple[Cell, ...]:
+def frontier_cells(metrics: Sequence[str], *places: tuple[str, float | None]) -> tuple[Cell, ...]:
     """Cells of every method; the share of draws on conflicting samples only where it draws by weights."""
     listed = [(method, method_name(method)) for method in FRONTIER] + list(VARIANTS)
     cells = (
-        ours(method, name + READS[metric][0], *changes, reads=READS[metric][1], metric=metric, **more)
+        ours(method, name + READS[metric][0], *changes, reads=READS[metric][1], metric=metric)
         for metric in metrics
         for method, name, *changes in listed
         if metric != "drawn" or method in DRAWS
@@ -483,7 +483,6 @@ frontier = Study(
     (
         *frontier_cells(("unbiased", "worst_group", "drawn"), *CMNIST),
         *frontier_cells(("samples",), CMNIST[0]),  # at any rho as many
-        *frontier_cells(("unbiased", "worst_group"), ("waterbirds", None), **FEATURES),
     ),
     everywhere(above("DPR", "PGD", by=-0.5)),
     "Methods marked (group labels) are told class and bias of every training sample, so they are no rivals but what "
