@@ -81,13 +81,13 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4093,
+    "auditing": 4104,
     "cli": 1209,
     "data": 3630,
     "integrations": 558,
     "learn": 2865,
     "methods": 1349,
-    "paper": 2778,
+    "paper": 2783,
     "report": 1463,
 }
 
