@@ -102,6 +102,7 @@ def test_biased_heads_learn_for_as_many_updates_however_many_samples(tmp_path: P
     for rows in (100, 1_000, 10_000, 100_000):
         recipe = heads.recipe("biased", rows)
         assert 30 <= recipe.epochs * steps_in(rows, recipe.batch_size) <= 50
+    assert heads.recipe("plain", 100_000).batch_size == 64
 
 
 def test_what_is_done_is_not_done_again_and_damage_is_noticed(

@@ -104,6 +104,8 @@ def test_shares_count_what_was_marked_by_score(shortcut: Any) -> None:
     rare = value_shares(examined, marks, 2)[0][1]
     assert rare == pytest.approx((10 + 0.5 / (at_random + 1) * (len(mine) - 10)) / len(mine))
     assert set(value_shares(examined, marks, 2)) == {0}, "in the other class nothing is marked"
+    every = {int(row): int(value[row]) for row in mine}
+    assert value_shares(examined, every, 2)[0][1] == pytest.approx((value[mine] == 1).mean())
 
 
 def test_shares_are_met_the_rarest_first() -> None:

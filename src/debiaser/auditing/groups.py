@@ -229,6 +229,8 @@ def value_shares(examined: Examined, value: dict[int, int], count: int) -> dict[
         mine = pool[y[pool] == k]
         first = marked_beginning(mine[np.argsort(-examined.score[mine], kind="stable")], list(value))
         others = counted(np.setdiff1d(drawn, first))
+        if others.sum() < RANDOM:  # most of a small class is marked: all marks at random stand for the rest
+            others = counted(drawn)
         if others.sum() >= RANDOM:
             rate = (others + 0.5) / (others.sum() + 0.5 * count)
             shares[k] = (counted(first) + rate * (len(mine) - counted(first).sum())) / len(mine)

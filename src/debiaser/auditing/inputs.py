@@ -86,6 +86,7 @@ STEPS = {  # updates of each stage
     "finetuned": {"biased": 100, "long": 300},
 }
 RATES = {"simconv1": (0.02, 0.1), "mlp": (0.02, 0.05), "finetuned": (3e-5, 1e-4)}  # of biased models, of all others
+LARGEST_BATCH = 1 << 15
 REGULARISED: dict[str, dict[str, Any]] = {
     "simconv1": {},
     "mlp": {"weight_decay": 1e-3},
@@ -156,8 +157,8 @@ class Material:
         kind = self.architecture
         steps, rate = STEPS[kind].get(stage, STEPS[kind]["long"]), RATES[kind][stage != "biased"]
         size = 64 if rows >= 640 else 32 if rows >= 128 else 16
-        if kind == "mlp":  # so many updates, however many samples there are
-            size = max(size, 2 * rows // steps)
+        if (kind, stage) == ("mlp", "biased"):  # so many updates, however many samples there are
+            size = max(size, min(2 * rows // steps, LARGEST_BATCH))
         epochs = min(60, max(2, round(steps * size / rows)))
         return Recipe(epochs=epochs, batch_size=size, name="audit", lr=rate, **REGULARISED[kind])
 

@@ -333,7 +333,7 @@ def beyond_null(
 
 
 def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int]) -> int:
-    """The first of these candidates, simplest first, that is within one standard error of the best of them."""
+    """The first of these candidates, in this order, that is within one standard error of the best of them."""
     best = max(allowed, key=lambda number: full[number])
     within = (n for n in allowed if n == best or full[best] - full[n] <= (drawn[best] - drawn[n]).std())
     return next(within)

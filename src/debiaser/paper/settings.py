@@ -55,6 +55,9 @@ CMNIST_PAPER = Recipe(name="paper", epochs=100, lr=0.02, schedule="step", single
 # Ten epochs to identify the errors, of a hundred (D20).
 JTT_PAPER: Stages = {"identification": {"epochs": 10}}
 
+# A tenth of the epochs, or one, for the reference of EIIL.
+EIIL_FAST: Stages = {"reference": {"epochs": 1}}
+
 # What PGD's biased stage was found to need holds for every first model that is to take the shortcut, and only that:
 # short, slow, on clean images (docs/recipes.md). The rest of the epochs goes to the second model.
 FIRST: Mapping[str, Any] = {"epochs": 4, "lr": 0.02, "augment": False}
@@ -148,7 +151,7 @@ BAR = Setting(
         "features": Recipe(name="features", epochs=10, batch_size=64, lr=0.02),  # a head on frozen features
     },
     # the first of those with the highest biased validation accuracy of PGD: results/search/bar.jsonl
-    stages=two_stages({"epochs": 2}, {"epochs": 18}, "features"),
+    stages={**two_stages({"epochs": 2}, {"epochs": 18}, "features"), ("fast", "eiil"): EIIL_FAST},
     methods={"jtt": {"upweight": 50}, "eiil": {"reference": 1}},  # there is no rho to take JTT's from (D20)
     normalise=CIFAR_COLOURS,
 )
@@ -177,6 +180,7 @@ CELEBA = Setting(
     },
     stages={
         **two_stages({"epochs": 1}, {"epochs": 9}, "features"),
+        ("fast", "eiil"): EIIL_FAST,
         ("paper", "jtt"): {"identification": {"epochs": 1}},
     },
     methods={
@@ -195,7 +199,11 @@ WATERBIRDS = Setting(
         "fast": Recipe(name="fast", epochs=2, batch_size=32, lr=1e-3, weight_decay=1e-4),  # fine-tuned; not searched
         "features": BAR.recipes["features"],  # and its stages: chosen on BAR's validation images, nothing on these
     },
-    stages={**BAR.stages, ("paper", "jtt"): {"identification": {"epochs": 60}}},
+    stages={
+        **BAR.stages,
+        ("paper", "jtt"): {"identification": {"epochs": 60}},
+        ("paper", "eiil"): {"reference": {"epochs": 30}},
+    },
     methods={"jtt": {"upweight": 100}, "eiil": {"reference": 1}},
     normalise=IMAGENET_COLOURS,
 )
