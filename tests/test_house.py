@@ -81,13 +81,13 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4104,
+    "auditing": 4107,
     "cli": 1209,
     "data": 3630,
-    "integrations": 558,
+    "integrations": 559,
     "learn": 2865,
     "methods": 1349,
-    "paper": 2783,
+    "paper": 2790,
     "report": 1463,
 }
 

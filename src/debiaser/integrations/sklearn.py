@@ -142,7 +142,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """(n,) the likeliest classes."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        likely = self.predict_proba(X).argmax(1)  # says first that nothing was fitted
+        return np.asarray(self.classes_[likely])
 
     def _checked(self, X: ArrayLike, **given: Any) -> Any:  # noqa: N803
         """Features, and labels where they are given, as arrays."""
