@@ -167,7 +167,7 @@ def rule(split: Split, folder: Path, hasty: bool) -> tuple[str, list[str], SwapT
         return word, reasons, swaps, "swaps"
     if hasty:
         return NOT_BIASED, reasons, swaps, "swaps"
-    biased = train_biased_models(trainer, api.BIASED_SEEDS)
+    trainer, biased = train_biased_models(trainer, api.BIASED_SEEDS)
     misclassified, stage = int((biased.answer != y).sum()), "easy"
     rest, sure = False, (biased.answer != y) & (biased.probability.max(1) >= rules.CONFIDENT)
     if misclassified >= diagnosis.FEW and sure.sum() >= max(diagnosis.FEW, rules.RECOVERABLE * len(y)):

@@ -41,9 +41,9 @@ class Longer(Material):
 
     epochs: int = EPOCHS
 
-    def recipe(self, stage: str, rows: int) -> Recipe:
-        found = super().recipe(stage, rows)
-        return replace(found, epochs=self.epochs) if stage == "long" else found
+    def recipes(self, stage: str, rows: int) -> list[Recipe]:
+        found = super().recipes(stage, rows)
+        return [replace(each, epochs=self.epochs) for each in found] if stage == "long" else found
 
 
 def pictures(benchmark: Benchmark, rows: int, folder: Path) -> tuple[Path, int]:

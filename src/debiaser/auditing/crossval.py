@@ -41,7 +41,7 @@ from debiaser.learn.groups import balancing_weights
 from debiaser.learn.last_layer import LogisticFit
 from debiaser.learn.losses import GroupDRO, Objective, Supervised, gce
 from debiaser.learn.recipe import Recipe, keep_freed_memory
-from debiaser.learn.sampler import ScoreSampler
+from debiaser.learn.sampler import ScoreSampler, effective_sample_size
 from debiaser.methods.task import Task
 from debiaser.progress import Advance, current, listening, task
 
@@ -49,6 +49,7 @@ Rows = NDArray[np.int64]
 Vector = NDArray[np.float64]
 Models = Sequence[Sequence[nn.Module]]  # by seed and fold
 ALPHA = 0.7  # of the biased model's GCE, as in PGD
+ENOUGH = 0.1  # share of the samples that draws by score should rest on
 LAST_LAYER = 50  # updates of a network that take as long as fitting a last layer
 AT_ONCE = 512  # samples per batch where nothing is learnt
 HARDLY = 1e-6  # of the largest weight
@@ -359,6 +360,7 @@ class Trainer:
     workers: int = 1
     seed: int = 0
     epochs: int | None = None  # of every training, instead of what its recipe says
+    recipe_number: int = 0  # which of the recipes of biased models, the longest first
 
     @property
     def rows(self) -> Rows:
@@ -376,7 +378,7 @@ class Trainer:
 
     def recipe(self, stage: str, rows: int) -> Recipe:
         """The recipe of a stage for so many samples, with the epochs that a person asked for."""
-        recipe = self.material.recipe(stage, rows)
+        recipe = self.material.recipes(stage, rows)[self.recipe_number if stage == "biased" else 0]
         return replace(recipe, epochs=self.epochs or recipe.epochs)
 
     def fold_jobs(
@@ -437,10 +439,20 @@ class Trainer:
         return probability
 
 
-def train_biased_models(trainer: Trainer, seeds: int) -> OutOfFold:
-    """Models that learn what is easy: GCE, short, on clean inputs, from class-balanced draws."""
-    recipe = trainer.recipe("biased", trainer.trained_on)
-    return trainer.out_of_fold("biased", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFold]:
+    """Models that learn what is easy: GCE, short, on clean inputs, from class-balanced draws.
+
+    The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
+    the recipes that leaves them a tenth of the samples, else to the shortest.
+    """
+    for number in range(len(trainer.material.recipes("biased", trainer.trained_on))):
+        trainer = replace(trainer, recipe_number=number)
+        recipe = trainer.recipe("biased", trainer.trained_on)
+        said = trainer.out_of_fold("biased", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
+        score = said.score[trainer.rows]
+        if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
+            break
+    return trainer, said
 
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:

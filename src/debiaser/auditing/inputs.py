@@ -80,13 +80,12 @@ def as_file(image: Tensor) -> bytes:
 # --- What models train on
 
 
-STEPS = {  # updates of each stage
-    "simconv1": {"biased": 400, "plain": 250, "judge": 500, "long": 1000},
-    "mlp": {"biased": 40, "long": 600},  # the longer, the lower rare samples rank: results/search/biased_length.json
-    "finetuned": {"biased": 100, "long": 300},
+STEPS: dict[str, dict[str, tuple[int, ...]]] = {  # updates of each stage; several: the longest first
+    "simconv1": {"biased": (400,), "plain": (250,), "judge": (500,), "long": (1000,)},
+    "mlp": {"biased": (200, 100, 50), "long": (600,)},
+    "finetuned": {"biased": (100,), "long": (300,)},
 }
 RATES = {"simconv1": (0.02, 0.1), "mlp": (0.02, 0.05), "finetuned": (3e-5, 1e-4)}  # of biased models, of all others
-LARGEST_BATCH = 1 << 15
 REGULARISED: dict[str, dict[str, Any]] = {
     "simconv1": {},
     "mlp": {"weight_decay": 1e-3},
@@ -148,19 +147,21 @@ class Material:
         """What pixels are varied by in training; features and what a whole network reads cannot be."""
         return PAPER if self.architecture == "simconv1" else None
 
-    def recipe(self, stage: str, rows: int) -> Recipe:
-        """The recipe of a stage for so many samples.
+    def recipes(self, stage: str, rows: int) -> list[Recipe]:
+        """The recipes of a stage for so many samples, the longest first; usually one.
 
         biased: short and slow, so that what is easy is learnt and little else; long: to learn what can be learnt;
         plain: for each of several models that answer together; judge: for one of the trainings of a judging model.
         """
         kind = self.architecture
         steps, rate = STEPS[kind].get(stage, STEPS[kind]["long"]), RATES[kind][stage != "biased"]
-        size = 64 if rows >= 640 else 32 if rows >= 128 else 16
-        if (kind, stage) == ("mlp", "biased"):  # so many updates, however many samples there are
-            size = max(size, min(2 * rows // steps, LARGEST_BATCH))
-        epochs = min(60, max(2, round(steps * size / rows)))
-        return Recipe(epochs=epochs, batch_size=size, name="audit", lr=rate, **REGULARISED[kind])
+        return [of_steps(rows, each, lr=rate, **REGULARISED[kind]) for each in steps]
+
+
+def of_steps(rows: int, steps: int, **changes: Any) -> Recipe:
+    """A one-cycle recipe of about so many updates on so many samples."""
+    size = 64 if rows >= 640 else 32 if rows >= 128 else 16
+    return Recipe(epochs=min(60, max(2, round(steps * size / rows))), batch_size=size, name="audit", **changes)
 
 
 def as_float(inputs: Tensor) -> Tensor:
