@@ -81,7 +81,7 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4113,
+    "auditing": 4100,
     "cli": 1209,
     "data": 3630,
     "integrations": 559,

@@ -11,9 +11,9 @@ import torch
 
 from debiaser.auditing.candidates import World
 from debiaser.auditing.crossval import Job, fit_last_layer
-from debiaser.auditing.groups import Propagation, by_shares, column_groups, propagate_marks, value_shares
+from debiaser.auditing.groups import Propagation, by_shares, column_groups, propagate_marks
 from debiaser.auditing.inputs import Material
-from debiaser.auditing.marks import choose_to_mark, marked_at_random, random_sequence
+from debiaser.auditing.marks import choose_to_mark
 from debiaser.data.split import Split
 from debiaser.errors import Problem
 from debiaser.learn.guard import calibrated
@@ -51,7 +51,6 @@ def examined_of(features: np.ndarray, y: np.ndarray, value: np.ndarray, held_out
         place=place,
         pool=np.flatnonzero(place >= 0),
         biased=biased,
-        score=np.random.default_rng(1).random(N) + (value != y),
     )
 
 
@@ -80,7 +79,6 @@ def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:
     features[:, 1] += 0.8 * (2 * value - 1)
     score = np.where(value == y, 0.0, 1.0) + luck
     examined, words = examined_of(features, y, value), np.array(["land", "water"])
-    examined.score = score
     rows, _ = choose_to_mark(y, score, np.arange(N), (), 60, 0)
     random = propagate_marks(examined, {int(row): str(words[value[row]]) for row in rows}).value
     by_score = np.array([row for row in rows if score[row] >= 1 or row % 3])
@@ -89,23 +87,6 @@ def test_a_value_is_given_to_as_many_samples_as_random_marks_say() -> None:
     assert (value != y).sum() < rare["all"].sum() < 2.5 * (value != y).sum() < rare["few"].sum()
     precision = {name: (value != y)[each].mean() for name, each in rare.items()}
     assert precision["all"] > 1.5 * precision["few"]
-
-
-def test_shares_count_what_was_marked_by_score(shortcut: Any) -> None:
-    """Where no mark at random shows a rare value, those with the highest scores that do are not all there are."""
-    _, y, value = shortcut
-    examined = examined_of(*shortcut)
-    mine = np.flatnonzero(y == 0)
-    first = mine[np.argsort(-examined.score[mine])][:10]
-    assert (value[first] == 1).all()
-    usual = [row for row in random_sequence(y, 0, 0) if value[row] == 0][:20]
-    marks = {int(row): int(value[row]) for row in (*first, *usual)}
-    at_random = len(marked_at_random(y, examined.pool, marks, 0)[0])
-    rare = value_shares(examined, marks, 2)[0][1]
-    assert rare == pytest.approx((10 + 0.5 / (at_random + 1) * (len(mine) - 10)) / len(mine))
-    assert set(value_shares(examined, marks, 2)) == {0}, "in the other class nothing is marked"
-    every = {int(row): int(value[row]) for row in mine}
-    assert value_shares(examined, every, 2)[0][1] == pytest.approx((value[mine] == 1).mean())
 
 
 def test_shares_are_met_the_rarest_first() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from debiaser.auditing.crossval import Rows, Vector
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
-from debiaser.auditing.marks import MARKS, marked_at_random, marked_beginning
+from debiaser.auditing.marks import MARKS, marked_at_random
 from debiaser.auditing.verdict import Examined
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
@@ -163,7 +163,7 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     if examined.subject.whole or examined.trainer.material.architecture == "mlp":  # costly, or the same for all
         keys = keys[:1]
     spaces = [np.concatenate([*examined.trainer.features(everything, key)]) for key in keys]
-    shares = value_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
+    shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
     ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
     found = [cross_validated(way, learnt, labels, examined.trainer.seed) for way in ways]
     cell = y[learnt] * len(values) + labels
@@ -214,27 +214,13 @@ def as_value(examined: Examined, row: int, mark: str) -> str | None:
     return f"as in '{classes[int(others.argmax())]}'"
 
 
-def value_shares(examined: Examined, value: dict[int, int], count: int) -> dict[int, Vector]:
-    """By class the shares (count,) of its samples with each value: of those with the highest scores, which are marked,
-    as these have them; of the others as the marks at random have them (Jeffreys' prior), only of classes with enough.
-
-    `value`: of the marked samples.
-    """
-    y, pool, shares = examined.trainer.y, examined.pool, dict[int, Vector]()
-
-    def counted(rows: Rows) -> Rows:
-        return np.bincount([value[row] for row in rows.tolist() if row in value], minlength=count)
-
-    for k, drawn in marked_at_random(y, pool, value, examined.trainer.seed).items():
-        mine = pool[y[pool] == k]
-        first = marked_beginning(mine[np.argsort(-examined.score[mine], kind="stable")], list(value))
-        others = counted(np.setdiff1d(drawn, first))
-        if others.sum() < RANDOM:  # most of a small class is marked: all marks at random stand for the rest
-            others = counted(drawn)
-        if others.sum() >= RANDOM:
-            rate = (others + 0.5) / (others.sum() + 0.5 * count)
-            shares[k] = (counted(first) + rate * (len(mine) - counted(first).sum())) / len(mine)
-    return shares
+def random_shares(examined: Examined, value: dict[int, int], count: int) -> dict[int, Vector]:
+    """By class the shares (count,) of its samples with each value, as the marks at random have them (Jeffreys' prior);
+    only of classes with enough of these. `value`: of the marked samples."""
+    y, pool = examined.trainer.y, examined.pool
+    drawn = marked_at_random(y, pool, value, examined.trainer.seed)
+    counts = {k: np.bincount([value[row] for row in rows.tolist()], minlength=count) for k, rows in drawn.items()}
+    return {k: (each + 0.5) / (each.sum() + 0.5 * count) for k, each in counts.items() if each.sum() >= RANDOM}
 
 
 @dataclass(frozen=True, eq=False)

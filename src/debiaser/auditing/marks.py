@@ -6,7 +6,7 @@ has in this sample, such as water or land.
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -263,16 +263,13 @@ def marked_at_random(y: Rows, pool: Rows, marked: Collection[int], seed: int) ->
 
     They are the longest beginning of the class's random sequence that is marked, but for a few that were skipped.
     """
-    inside, known, found = np.isin(np.arange(len(y)), pool), list(marked), dict[int, Rows]()
+    inside, known = np.zeros(len(y), bool), np.zeros(len(y), bool)
+    inside[pool], known[np.fromiter(marked, np.int64)] = True, True
+    found = {}
     for k in np.unique(y[pool]).tolist():
         rows = random_sequence(y, k, seed)
-        first = marked_beginning(rows[inside[rows]], known)
-        found[k] = first[np.isin(first, known)]
+        rows = rows[inside[rows]]
+        done = np.cumsum(known[rows])
+        ends = np.flatnonzero(known[rows] & (done >= (1 - SKIPPED) * np.arange(1, len(rows) + 1)))
+        found[k] = rows[: ends[-1] + 1][known[rows[: ends[-1] + 1]]] if len(ends) else rows[:0]
     return found
-
-
-def marked_beginning(rows: Rows, marked: Sequence[int]) -> Rows:
-    """The longest beginning of a sequence of samples that is marked, but for a few that were skipped."""
-    known = np.isin(rows, marked)
-    ends = np.flatnonzero(known & (np.cumsum(known) >= (1 - SKIPPED) * np.arange(1, len(rows) + 1)))
-    return rows[: ends[-1] + 1] if len(ends) else rows[:0]

@@ -240,10 +240,8 @@ def choose_model(
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
     alone = planted if of is None else None  # what a person marked may be something else
     reasons = {name: veto(name, overall, worst, chance, max_cost, alone) for name in names}
-    everyone = list(range(len(names)))
-    if of is not None:  # after vanilla those that learn from groups: what knows more needs no better evidence
-        everyone.sort(key=lambda number: names[number] != VANILLA and not uses_groups(names[number]))
-    allowed = [number for number in everyone if not reasons[names[number]] or names[number] == VANILLA]
+    allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
+    everyone = range(len(names))
     beyond = ""
     if of is not None or planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
@@ -267,7 +265,7 @@ def choose_model(
             "overall": overall[name],
             "vetoed": bool(reasons[name]) and name != VANILLA,
             "mean_cell": 100 * float(cell_accuracies(validation.right(name), cells_of(validation)).mean()),
-            "uses_groups": known.flag if known and uses_groups(name) else "",
+            "uses_groups": known.flag if known and name.startswith((EQUAL, DRO, DFR)) else "",
         }
         for number, name in enumerate(names)
     ]
@@ -277,11 +275,6 @@ def choose_model(
     out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
     told += f" Ruled out: {', '.join(out)}." if out else ""
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
-
-
-def uses_groups(name: str) -> bool:
-    """Whether a candidate learns from groups."""
-    return name.startswith((EQUAL, DRO, DFR))
 
 
 def veto(
@@ -333,7 +326,7 @@ def beyond_null(
 
 
 def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int]) -> int:
-    """The first of these candidates, in this order, that is within one standard error of the best of them."""
+    """The first of these candidates, simplest first, that is within one standard error of the best of them."""
     best = max(allowed, key=lambda number: full[number])
     within = (n for n in allowed if n == best or full[best] - full[n] <= (drawn[best] - drawn[n]).std())
     return next(within)
