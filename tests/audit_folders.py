@@ -179,7 +179,7 @@ def findings(kind: str, names: list[str], label: np.ndarray, wrong: np.ndarray, 
         "degenerate": False,
         "label_errors": [],
         "probe": None,
-        "planted": {"sentence": "Checked on samples made on purpose: of 600 the biased model misclassifies 97.0%."},
+        "planted": {"sentence": "Checked on planted samples: of 600 the biased model misclassifies 97.0%."},
         "to_mark": [{"place": int(row), "why": "score"} for row in np.flatnonzero(wrong)[:60]],
         "marks": {"counts": {}, "notes": [], "why_none": ""},
         "next": {"sentences": ["Mark a few dozen, and run the audit again."], "snippet": 'debias("scans/clinic")'}

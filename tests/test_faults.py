@@ -164,8 +164,8 @@ def is_alive(process: int) -> bool:
 @pytest.mark.parametrize(
     ("kind", "hit", "code", "told"),
     [
-        ("audit", "ctrl-c", 130, "the same command goes on"),
-        ("study", "ctrl-c", 130, "the same command goes on"),
+        ("audit", "ctrl-c", 130, "rerun the same command"),
+        ("study", "ctrl-c", 130, "rerun the same command"),
         ("audit", "worker", 1, "memory"),  # the kernel chooses a worker when memory runs out
         long("audit", "parent", -signal.SIGKILL, ""),
     ],
@@ -202,14 +202,14 @@ def test_interrupt_keeps_what_was_done(start: Start, tmp_path: Path) -> None:
     checkpoint = wait_for_checkpoint(process, tmp_path)
     process.send_signal(signal.SIGINT)
     code, _, error = ended(process, 60)
-    assert code == 130 and "the same command goes on" in error and "Traceback" not in error
+    assert code == 130 and "rerun the same command" in error and "Traceback" not in error
     assert checkpoint.exists()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_interrupts_at_any_time(start: Start, calm: Calm, tmp_path: Path) -> None:
-    """From the first import to the last file: it ends at once, says nothing technical, and the same command goes on."""
+    """From the first import to the last file: it ends at once, says nothing technical, and rerun the same command."""
     home, seconds, _ = calm("train")
     rng = random.Random(0)
     for _ in range(20):
@@ -270,7 +270,7 @@ def test_a_disk_that_is_full_at_some_moment(
         # Of an audit, half of the features, with its rows noted, may stay.
         assert not list(disk.rglob(".*.part" if kind == "audit" else "*.part"))
         remount(disk, "size=200m")
-        assert ended(start(kind, disk))[0] == 0, "with room, the same command goes on"
+        assert ended(start(kind, disk))[0] == 0, "with room, rerun the same command"
         assert outcome(calm(kind)[0]) == outcome(disk)
 
 

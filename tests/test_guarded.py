@@ -134,7 +134,9 @@ def test_wrong_labels_are_trusted_less_than_conflicting_ones() -> None:
     x, y, shown = two_features(4000, 0.2, 0.05)
     flipped = STREAM(3).random(4000) < 0.05
     labels = np.where(flipped, 1 - y, y)
-    found = doubt_labels(crossed(x, labels, np.where(shown[:, None] == np.arange(2), 0.9, 0.1)), STREAM(4))
+    found = crossed(x, labels, np.where(shown[:, None] == np.arange(2), 0.9, 0.1))
+    judge = np.where((x[:, :1] > 0.5) == np.arange(2), 0.8, 0.2)  # has learnt the other feature
+    found = doubt_labels(found, judge)
     conflicting = (shown != y) & ~flipped
     assert found.trust[conflicting].mean() > 0.7 and found.trust[flipped & (shown == y)].mean() < 0.4
     assert (found.trust[~found.misclassified] == 1).all()
@@ -205,6 +207,6 @@ def test_halves_hold_the_same_share_of_every_class_out() -> None:
 def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None:
     """The contract tests train all of it; here it is vanilla, and nothing is compared."""
     task = tiny_task()
-    GuardedPGD(strength=0, trust=False).fit(task)
+    GuardedPGD(strength=0, doubt=False).fit(task)
     assert task.journal.comparison is None and task.journal.models.keys() == {"vanilla"}
     assert task.journal.told == ["strength 0: as it was set"]

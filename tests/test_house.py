@@ -85,9 +85,9 @@ BUDGET = {
     "cli": 1209,
     "data": 3630,
     "integrations": 559,
-    "learn": 2865,
-    "methods": 1349,
-    "paper": 2790,
+    "learn": 2874,
+    "methods": 1390,
+    "paper": 2823,
     "report": 1463,
 }
 

@@ -61,7 +61,7 @@ def matched(folder: Path, content: str, own: Any = OWN) -> Marks:
         (f"{ALL}\n4,a,water,new\n0,c,land,same\n", {4: "aligned", 0: "conflicting"}, "1 of 2 .* not the same files"),
         (f"{ALL}\n5,a,water,new\n0,c,land,same\n", {0: "conflicting"}, "1 of 2 .* not in this data.*'5'"),
         ("id,mark\n0,a\n4,c\ngone,a\n", {0: "aligned", 4: "conflicting"}, "1 of 3 .* not in this data.*'gone'"),
-        ("id,mark,label\n0,a,water\n4,c,water\n", {4: "conflicting"}, "1 of 2 .* another label by now.*'0'"),
+        ("id,mark,label\n0,a,water\n4,c,water\n", {4: "conflicting"}, "1 of 2 .* now labelled differently.*'0'"),
         ("id,mark\n0,a\n0,c\n4,a\n4,a\n", {4: "aligned"}, "two ways, and left out: '0'"),
         ("id,mark\n2,a\n3,c\n4,a\n", {4: "aligned"}, "two ways, and left out: '2', '3'"),
         ("id,mark\n0,sea\n1,shore\n4,sea\n", {4: "sea"}, "two ways, and left out: '0', '1'"),
@@ -74,7 +74,7 @@ def test_marks_are_found_by_content_then_id_and_what_is_not_used_is_told(
 ) -> None:
     marks = matched(tmp_path, lines)
     assert marks.by_sample == found and re.search(told, " ".join(marks.notes))
-    assert bool(re.search("left out|not in|ignored|by now|not the same", " ".join(marks.notes))) == bool(told)
+    assert bool(re.search("left out|not in|ignored|now labelled|not the same", " ".join(marks.notes))) == bool(told)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_marks_are_found_by_content_then_id_and_what_is_not_used_is_told(
         ("id,mark\n0,a\n2,c\n", "No sample is marked of 'water': mark some of every class"),
         ("id,mark\n0,a\n4,a\n", "All 2 say 'aligned'"),
         ("id,mark\n0,m\n4,m\n", "All are mislabelled ones"),
-        ("id,mark\n0,dry\n2,dry\n4,wet\n5,m\n", "cannot help: it says what the label says"),
+        ("id,mark\n0,dry\n2,dry\n4,wet\n5,m\n", "so it adds no information"),
     ],
 )
 def test_what_marks_cannot_do_is_told(tmp_path: Path, lines: str, told: str) -> None:

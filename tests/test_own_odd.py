@@ -155,7 +155,7 @@ def test_datasets_in_memory(cache: Path) -> None:
     ):
         with pytest.raises(Problem, match=reason):
             own_of(odd)
-    with pytest.raises(Misuse, match="answers alone make no page"):
+    with pytest.raises(Misuse, match="predictions alone give no page"):
         audit([0, 1], np.eye(2), out="somewhere")
 
 

@@ -141,7 +141,7 @@ def test_a_process_that_dies(calm: tuple[Done, Path], tmp_path: Path) -> None:
         out, error = launcher.communicate(timeout=120)
     assert launcher.returncode != 0 and out == ""
     told = [each for each in error.splitlines() if each.startswith("debiaser: ")]
-    assert len(told) == 1 and "start the same command again" in told[0], error
+    assert len(told) == 1 and "rerun the same command" in told[0], error
     assert not list(tmp_path.glob("*/result.json"))
     done = torchrun(*train(tmp_path), cwd=tmp_path)
     assert done.returncode == 0 and "biased: done" not in done.stderr.split("resumed")[0], done.stderr

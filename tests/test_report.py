@@ -148,7 +148,7 @@ def test_numbers_in_words() -> None:
     assert [duration(value) for value in (6.61, 200.0, 7500.0)] == ["6.6 s", "3 min 20 s", "2 h 05 min"]
     words = " ".join(score_words(new_result("pgd", 75.0), "images"))
     assert "are 5% of the training set and get 40% of the draws" in words
-    assert "rests on about 90 of 400 images." in words
+    assert "debiased training: about 90 of 400 images." in words
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_planted_samples_are_called_by_the_same_rule_as_all_others() -> None:
     controls = controls_of(0.9)
     assert controls.found.value == 100 and controls.flips_called.value == 100
     assert 4 < controls.conflicts_called.value < 16
-    assert controls.doubts == "" and "made on purpose" in controls.words
+    assert controls.doubts == "" and "planted samples" in controls.words
     assert "19 samples" in replace(controls, conflicts=19).doubts, "too few that fool the biased model prove nothing"
     y = np.array([0])
     doubts, trusts = peaked(np.array([1])), peaked(y)
@@ -208,7 +208,7 @@ def test_break_even(cost: float, gain: float, share: float) -> None:
 
 def test_an_interval_from_end_to_end_is_told_as_not_knowing() -> None:
     assert pays(Estimate(25.3, 0.0, 100.0), 2.1, 6.2) == (
-        "These samples cannot tell from how many cases against the shortcut on it is better "
+        "Too little evidence to say at what share of cases against the shortcut it becomes better "
         "(+6.2 points on those, -2.1 on the others)."
     )
     assert pays(Estimate(25.3, 4.0, 60.0), 2.1, 6.2).startswith("Better if more than 25.3% [4.0, 60.0] of the cases")
@@ -238,7 +238,7 @@ def test_a_handful_of_held_out_units_proves_nothing() -> None:
     assert not told["helped"] and told["test"]["interval"] == [None, None] and told["test"]["difference"] == 75
     assert "+75.0 on all" in told["sentence"] and "5 held-out units are too few" in told["sentence"]
     paid = price(evaluation, PGD)
-    assert paid is not None and paid["gain"]["low"] is None and "cannot tell" in paid["sentence"]
+    assert paid is not None and paid["gain"]["low"] is None and "Too little evidence" in paid["sentence"]
     assert report_evaluation(replace(evaluation, unit=np.arange(400) % 6), PGD, own, None, None)["helped"]
 
 

@@ -353,14 +353,14 @@ def test_cells_are_compared_by_the_seeds_they_share() -> None:
     fall = dict(zip(ALPHAS, (19.9, 18.7, (18.1, 30.0), 17.4), strict=True))  # a second run of one alpha alone
     verdict = judged("gce_ablation", fall)
     assert verdict.claim == "held" and "alpha 0.7, biased model 18.10, " in verdict.sentence
-    assert "(by the seed they share: 0)" in verdict.sentence
+    assert "(on the shared seed 0)" in verdict.sentence
     verdict = judged("control", {"PGD": (97.0, 60.0), "Vanilla": 50.0, "Disen": 94.0})
-    assert verdict.claim == "held" and "PGD 97.00 against 94.00" in verdict.sentence, "its second seed has no rival"
+    assert verdict.claim == "held" and "PGD 97.00, best of" in verdict.sentence, "its second seed has no rival"
     squared = {"L1": 97.0, "L2": 97.0, "L2 squared": (95.0, 99.9), "Linf": 96.0, "Vanilla": 60.0}
     assert judged("norm", squared).claim == "held"
     assert judged("second_easiest", COLOURS | COUNTS | {"Vanilla (colour)": (90.0, 99.9, 99.9)}).claim == "held"
     verdict = judged("selection", {**RANKS, "PGD, oracle": (97.0, 10.0, 10.0)})
-    assert verdict.claim == "held" and "(by the seed they share: 0)" in verdict.sentence
+    assert verdict.claim == "held" and "(on the shared seed 0)" in verdict.sentence
 
 
 def test_words_about_shared_seeds() -> None:
@@ -369,7 +369,7 @@ def test_words_about_shared_seeds() -> None:
     assert alike([one, other]) == ([one, other], " (they share no seed)"), "better compared as they are than not at all"
     three = Tally(cell, (1.0, 2.0, 3.0), (0, 1, 2), ({}, {}, {}))
     two = Tally(cell, (5.0, 6.0), (1, 2), ({}, {}))
-    assert alike([three, two]) == ([three.of_seeds({1, 2}), two], " (by the seeds they share: 1, 2)")
+    assert alike([three, two]) == ([three.of_seeds({1, 2}), two], " (on the shared seeds 1, 2)")
     assert alike([three, three]) == ([three, three], "")
 
 
@@ -384,7 +384,7 @@ def test_a_claim_that_some_seeds_gainsay_says_so() -> None:
 def test_a_tie_with_one_method_hides_no_defeat_by_another() -> None:
     lost = {"PGD": (90.0, 90.1, 89.9), "JTT": (97.0, 85.0, 91.0), "LfF": (90.9, 90.95, 90.85)}
     verdict = judged("control", lost)
-    assert verdict.claim == "not held" and "of the best other, LfF" in verdict.sentence
+    assert verdict.claim == "not held" and "best of the others: LfF" in verdict.sentence
     assert judged("control", {**lost, "LfF": 89.0}).claim == "held", "a tie with JTT alone"
 
 

@@ -282,10 +282,10 @@ def test_giveaway_swap_uses_the_words_of_the_rows_fold():
 
 def test_texts_without_words_say_so():
     _, y, fold = reviews(20)
-    with pytest.raises(Problem, match="no word stands in 10 texts"):
+    with pytest.raises(Problem, match="no word occurs in at least 10 texts"):
         read_words(["..."] * 20)
     giveaway, *_, length, _ = text_views(["..."] * 20, y, fold)
-    with pytest.raises(Problem, match="no word stands in 10 texts"):
+    with pytest.raises(Problem, match="no word occurs in at least 10 texts"):
         giveaway.swap(["..."], ["..."], torch.tensor([0]))
     assert length.swap([". ."], ["."], torch.tensor([0])) == ["."]
     plain, *_ = text_views(["film plot"] * 20, y, fold)

@@ -165,7 +165,7 @@ def audit(
         elif request.out is None:
             own = own_answers(np.asarray(source), np.asarray(pred_probs))
         else:
-            raise Misuse("answers alone make no page; for one, name their data: debiaser audit SOURCE --probs FILE")
+            raise Misuse("predictions alone give no page; for one, give the data: debiaser audit SOURCE --probs FILE")
         examined = examine_model(own, pred_probs, features, request.folder(own))
         return conclude(apply_marks(examined, read_marks(own, request)), request)
 
@@ -330,7 +330,7 @@ def what_next(examined: Examined, options: dict[str, Any], model_dir: str | None
     own, kind = examined.subject.own, examined.diagnosis.kind[examined.pool]
     asked, wrong = len(examined.to_mark()[0]), int((kind == "mislabelled").sum())
     count = f"{asked:,} more" if examined.marks.by_sample else f"{asked:,}"
-    marking = f"Mark {count} samples, on the page or with debiaser mark: a few minutes that tell what no score can."
+    marking = f"Mark {count} samples, on the page or with debiaser mark: a few minutes that show what no score can."
     steps = [marking] if asked else []
     steps += [f"Check labels first where they are likely wrong: {wrong:,} samples."] if wrong else []
     verb = "debias" if examined.verdict == BIASED else "audit"
@@ -382,8 +382,8 @@ def remove_caches() -> int:
 # --- A model that a person already has, examined by its labels, probabilities and, if known, features
 
 ONLY_ANSWERS = (
-    "Answers alone cannot tell a shortcut from a hard task: what a model follows is found by changing its inputs, and "
-    "only its answers are here. Audit the data without --probs for that."
+    "Predictions alone cannot distinguish a shortcut from a hard task: that needs changing the model's inputs, and "
+    "only its predictions were given. Audit the data without --probs for that."
 )
 ORDER = "Check the order of the samples."
 

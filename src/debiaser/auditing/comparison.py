@@ -3,7 +3,7 @@
 A cell is a group where groups are known, else a class x whether the biased model misclassifies its samples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,12 @@ def resampled(
     names: Sequence[str],
     cells: Sequence[NDArray[np.bool_]],
     planted: PlantedAnswers | None,
-    reduce: Callable[..., Any],
+    worst: bool,
     seed: int,
 ) -> tuple[list[float], Vector]:
     """(c,) the criterion in percent on all samples, and (c, draws) over bootstrap samples of units, the same for all.
 
-    reduce: of the accuracies of the cells; with planted samples, half of the criterion is the accuracy on these.
+    worst: the least accuracy of the cells, else their mean; with planted samples, half of it is the accuracy on these.
     """
     drawn, full = list[Vector](), list[Vector]()
     for name in names:
@@ -68,9 +68,9 @@ def resampled(
         columns = np.stack([each for part in parts for each in part], 1)
         again = resampled_means(columns, evaluation.unit, seed)
         for means, into in ((columns.mean(0, keepdims=True), full), (again, drawn)):
-            accuracy = means[:, 1::2] / np.maximum(means[:, ::2], 1e-12)
-            accuracy = np.where(means[:, ::2] > 0, accuracy, np.nan)
-            value = reduce(np.nan_to_num(accuracy[:, : len(cells)], nan=1.0), axis=1)
+            accuracy = np.where(means[:, ::2] > 0, means[:, 1::2] / np.maximum(means[:, ::2], 1e-12), np.nan)
+            value = np.nan_to_num(accuracy[:, : len(cells)], nan=1.0)
+            value = value.min(1) if worst else value.mean(1)
             value = value if planted is None else (value + np.nan_to_num(accuracy[:, -1])) / 2
             into.append(100 * value)
     return [float(each[0]) for each in full], np.stack(drawn)
@@ -116,7 +116,7 @@ def report_evaluation(
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."
     if rival == VANILLA:
-        words = "There is no candidate but vanilla: the biased model tells nothing of samples."
+        words = "Vanilla is the only candidate: the biased model's scores carry no information."
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     marked = None if groups is None or of is None else on_marked(evaluation, rival, of, groups.known)
@@ -139,7 +139,7 @@ def cell_difference(
     """Candidate minus vanilla in the mean and in the worst over cells, in points, with an interval over units."""
     units = len(np.unique(evaluation.unit))
     (full, drawn), (lowest, worst) = (
-        resampled(evaluation, (VANILLA, name), cells, None, each, seed) for each in (np.mean, np.min)
+        resampled(evaluation, (VANILLA, name), cells, None, each, seed) for each in (False, True)
     )
     found = {"difference": full[1] - full[0], "worst": [lowest[0], lowest[1]], "units": units}
     intervals: list[list[float | None]] = [
@@ -290,7 +290,7 @@ def pays(even: Estimate, cost: float, gain: float) -> str:
     """When it pays, in words."""
     points = f"({gain:+.1f} points on those, {-cost:+.1f} on the others)"
     if (even.low or 0.0) <= 0 and (NEVER if even.high is None else even.high) >= NEVER:
-        return f"These samples cannot tell from how many cases against the shortcut on it is better {points}."
+        return f"Too little evidence to say at what share of cases against the shortcut it becomes better {points}."
     if gain <= 0 and cost < 0:  # the other way round: what it wins is on samples that follow the shortcut
         share = 100 * cost / (cost + gain)
         return f"Better only if fewer than {share:.1f}% of the cases go against the shortcut {points}."

@@ -179,7 +179,7 @@ def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
         else:  # a sample that hardly weighs (marked mislabelled) is in no group
             kept = slice(None) if job.weight is None else job.weight > HARDLY * job.weight.max()
             fits, groups = LogisticFit(features[kept], y[kept], k, job.strength), job.groups[kept]
-            layer = fits.group_dro(groups) if job.rule == "GroupDRO" else fits.balanced_subsets(groups, job.seed)
+            layer = (fits.group_dro if job.rule == "GroupDRO" else fits.balanced_subsets)(groups, job.seed)
         last = cast(nn.Linear, model.fc)
         last.weight.data, last.bias.data = map(torch.from_numpy, layer)
         advance(job.steps)

@@ -73,11 +73,11 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
     found = []
     learnt, errors = above_chance(biased == y, y) >= WEAK, int((biased != y).sum())
     if above_chance(plain == y, y) < WEAK:
-        what = "The plain model is hardly better than always naming one class."
+        what = "The plain model is hardly better than always predicting one class."
         why = "What it is given cannot carry the task, so no finding about it means anything."
         found.append(Trouble(what, why, advice))
     elif not learnt:
-        what = "The biased model is hardly better than always naming one class."
+        what = "The biased model is hardly better than always predicting one class."
         why = "It has learnt no shortcut, so samples cannot go against one."
         found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
@@ -215,13 +215,13 @@ class Controls:
     def words(self) -> str:
         """What the controls showed."""
         if not self.conflicts:
-            return "No sample could be made on purpose: no bias-aligned one could take the property of another."
+            return "No samples could be planted: no bias-aligned sample could be given another class's property."
         fooled = f"the biased model misclassifies {self.found.words()}"
         if self.found.value:
             fooled += f", and {self.conflicts_called.words()} of these would be called mislabelled"
         return (
-            f"Checked on samples made on purpose: of {self.conflicts:,} that took the {self.title} of another class "
-            f"{fooled}; of {self.flips:,} labels made wrong {self.flips_called.words()} would be called mislabelled."
+            f"Checked on planted samples: of {self.conflicts:,} given the {self.title} of another class, {fooled}; of "
+            f"{self.flips:,} with a flipped label, {self.flips_called.words()} would be called mislabelled."
         )
 
     @property

@@ -118,7 +118,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         *(f"This model {flag}." for flag in flags),
         escaped(repair["export"]["sentence"]),
         "",
-        f"This very model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
+        f"This model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",
         "",
         markdown_table(("trained with", "all held-out samples", "minus vanilla", MISCLASSIFIED), table),
         "",
@@ -126,7 +126,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         f"Mean and standard deviation over {evaluation.seeds} seeds, differences with 95% intervals; every model but "
         f"the biased one saw {evaluation.samples_seen:,} samples out of training and validation.",
         *(escaped(repair[part]["sentence"]) for part in ("selection", "price") if repair.get(part)),
-        "Nothing was chosen on the held-out samples but whether to export vanilla instead.",
+        "The held-out samples decided only whether to export vanilla instead.",
         "",
         "## What the audit of the training data said",
         "",

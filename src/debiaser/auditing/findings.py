@@ -192,7 +192,7 @@ def remarks(examined: Examined, untested: Sequence[dict[str, Any]]) -> list[str]
     told += [examined.controls.words] if examined.controls else []
     told += [DEGENERATE] if examined.degenerate else []
     if changed := getattr(examined.subject.own.inputs, "failed", {}):
-        told.append(f"{len(changed):,} images changed meanwhile and were grey from then on: {first([*changed])}")
+        told.append(f"{len(changed):,} images changed during the run and were replaced by grey: {first([*changed])}")
     told += [WHOLE] if examined.subject.whole else []
     return told + ([examined.diagnosis.abstains] if examined.diagnosis.abstains else [])
 

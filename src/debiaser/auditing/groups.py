@@ -90,7 +90,7 @@ def association(column: str, cells: Cells) -> dict[str, Any]:
     counts = np.array([len(rows) for rows in cells.values()]).reshape(len(classes), len(groups))
     v = float(scipy_association(counts, method="cramer")) if min(counts.shape) > 1 else None
     if ((counts > 0).sum(1) == 1).all():
-        told = f"All samples of a class are of one group: '{column}' tells nothing beside the label, and cannot help."
+        told = f"Every class has only one group: '{column}' adds nothing to the label, and cannot help."
         return {"cramers_v": v, "sentence": told}
     within = counts / counts.sum(1, keepdims=True)
     everywhere = counts.sum(0) / counts.sum()
@@ -156,8 +156,8 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     labels = np.array([number[words[row]] for row in learnt.tolist()])
     if all(len(np.unique(labels[y[learnt] == k])) < 2 for k in np.unique(y[learnt])):
         raise Problem(
-            "in every class all marks say the same, so they say what the label says and make no groups; mark samples "
-            "of each class that go against it"
+            "within every class all marks agree, so they add nothing to the label and make no groups; mark samples of "
+            "each class that go against it"
         )
     keys, everything = examined.plain.keys[0], np.arange(len(y))
     if examined.subject.whole or examined.trainer.material.architecture == "mlp":  # costly, or the same for all
@@ -194,9 +194,9 @@ def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, again: Ro
     found = int((again[rare] == labels[rare]).sum())
     if binomtest(found, len(rare), chance, "greater").pvalue > LEVEL:
         raise Problem(
-            f"no groups are made of the marks: within a class, features hardly tell values apart ({found:,} of "
-            f"{len(rare):,} marks that are not the usual one of their class are recovered, {len(rare) * chance:.1f} "
-            "would be by chance); mark more samples that go against the shortcut, or try another --backbone"
+            "the marks cannot be turned into groups: within a class, the features barely separate the values "
+            f"({found:,} of {len(rare):,} minority marks recovered, {len(rare) * chance:.1f} expected by chance); "
+            "mark more samples that go against the shortcut, or try another --backbone"
         )
 
 

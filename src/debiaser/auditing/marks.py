@@ -98,7 +98,7 @@ def match_marks(own: OwnData, path: Path) -> Marks:
     found = {row: marks.pop() for row, marks in by_sample.items() if row not in twice}
     for left_out, why in (
         (missing, "not in this data; the other marks are used"),
-        (relabelled, "of another label by now; these marks are left out"),
+        (relabelled, "now labelled differently; these marks are left out"),
         (changed, "not the same files as when they were marked; found by their ids, these marks are used"),
     ):
         if left_out:
@@ -196,8 +196,8 @@ def doubts(own: OwnData, found: Mapping[int, str]) -> Iterator[str]:
     if not set(MARKS) & values and all(len(tags) == 1 for tags in by_class.values()):
         pairs = [f"{next(iter(tags))!r} with {name!r}" for name, tags in sorted(by_class.items())]
         yield (
-            f"The tag goes with the label in every marked sample ({', '.join(pairs[:LISTED])}), so it cannot help: it "
-            "says what the label says. Mark samples that go against it."
+            f"In every marked sample the tag coincides with the label ({', '.join(pairs[:LISTED])}), so it adds no "
+            "information. Mark samples that go against it."
         )
 
 

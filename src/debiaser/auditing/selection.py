@@ -130,7 +130,7 @@ def best_regularisation(examined: Examined, world: World, splits: Splits) -> flo
     trainings = {str(each): Training(world.equal(world.y), strength=each) for each in REGULARISATION}
     found = evaluate(examined, splits, trainings, world)
     cells = cells_of(found, found.labels)
-    full, drawn = resampled(found, list(trainings), cells, None, np.mean, examined.trainer.seed)
+    full, drawn = resampled(found, list(trainings), cells, None, False, examined.trainer.seed)
     return REGULARISATION[simplest_of_best(drawn, full, range(len(full)))]
 
 
@@ -234,7 +234,7 @@ def choose_model(
     cells = by_class if planted and of is None else cells_of(validation, of)
     if of is not None and len({validation.labels[cell][0] for cell in cells}) == len(cells):
         cells = cells_of(validation, of, 1)  # in no class two groups are large: those against the shortcut must count
-    full, drawn = resampled(validation, names, cells, planted, np.mean if of is None and not planted else np.min, seed)
+    full, drawn = resampled(validation, names, cells, planted, of is not None or bool(planted), seed)
     chance = 1 / len(np.unique(validation.labels))
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
@@ -312,7 +312,7 @@ def beyond_null(
     vanilla; and what the null worlds said."""
     vanilla, told = names.index(VANILLA), list[str]()
     if null is None:
-        return vanilla, " Whole networks are not trained in null worlds, so nothing is taken for a gain."
+        return vanilla, " Whole networks are not trained in null worlds, so no gain can be confirmed."
     gains = {number: full[number] - full[vanilla] for number in allowed if number != vanilla}
     error = {number: float((drawn[number] - drawn[vanilla]).std()) for number in gains}
     hopeful = [number for number in gains if gains[number] > error[number]]
@@ -322,7 +322,7 @@ def beyond_null(
         told.append(f"{names[number]} gains {gains[number]:.1f} points here and {there.mean():.1f} in a null world")
         if gains[number] - there.mean() > max(spread, WORTH):
             return number, f" {told[-1]}."
-    return vanilla, f" {'; '.join(told)}: not enough beyond it." if told else ""
+    return vanilla, f" {'; '.join(told)}: the difference is too small." if told else ""
 
 
 def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int]) -> int:
@@ -344,9 +344,9 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         why = f"{choice.chosen} was chosen, but held-out samples do not show it to be better"
         change = f"--export {folder_name(choice.chosen)} takes it anyway"
     else:
-        why = "no candidate was better beyond doubt"
+        why = "no candidate was clearly better"
         if choice.at_any_cost != VANILLA:
-            why = f"{choice.at_any_cost} seemed better, but is out or not beyond doubt"
+            why = f"{choice.at_any_cost} looked better, but was ruled out or not clearly better"
         change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
         change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
     return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}

@@ -202,8 +202,8 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
     found, unsound = [each for each in test.reliances if fires(each)], []
     if health.skill < WEAK:
         unsound.append(
-            "The model is close to guessing: what it is given is too weak for the task, and what it follows means "
-            "nothing."
+            "The model is close to guessing: its inputs are not informative enough for the task, so what it follows "
+            "means nothing."
         )
     if test.fewest_units < UNITS:
         told = f"A class has only {test.fewest_units:,} separate units (samples, unless --unit is given)"
@@ -223,8 +223,8 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
 
 
 DEGENERATE = (
-    "The biased model is degenerate: it hardly ever answers one of the classes, or is no better than guessing. Its "
-    "scores rank nothing, so no sample is put forward by them, none is chosen for marks, and no price is made."
+    "The biased model is degenerate: it almost never predicts one of the classes, or is no better than guessing. Its "
+    "scores are meaningless, so no samples are ranked or proposed for marking, and no break-even share is computed."
 )
 
 

@@ -369,7 +369,7 @@ def read_words(texts: Sequence[str]) -> tuple[NDArray[np.str_], Any]:
     try:
         holds = reader.fit_transform(texts).tocsr()
     except ValueError:
-        raise Problem(f"no word stands in {FEWEST} texts or more, so none can go with a label") from None
+        raise Problem(f"no word occurs in at least {FEWEST} texts, so none can go with a label") from None
     return reader.get_feature_names_out(), holds
 
 

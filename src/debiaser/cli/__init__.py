@@ -50,7 +50,7 @@ def main() -> None:
         code = exit_code(error)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C once more ends what is left to tidy, without a word
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
-        complain("interrupted; what was done is kept, and the same command goes on from there")
+        complain("interrupted; what was done is kept: rerun the same command to resume")
         code = TERMINATED if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not torchrun_rank() else code
     drop_unwritten()
     code = code if isinstance(code, int) else 0
@@ -74,7 +74,7 @@ def exit_code(error: Exception | KeyboardInterrupt) -> int:
     if problem:
         complain(str(problem), USAGE_GRACE if isinstance(problem, Misuse) else GRACE)
     else:
-        complain(f"a mistake of ours: {type(error).__name__}: {error}; please send us {crash_report(error)}")
+        complain(f"a bug in debiaser: {type(error).__name__}: {error}; please send us {crash_report(error)}")
     if "--debug" in sys.argv:
         traceback.print_exc()
     if wait := getattr(error, "wait", 0):
@@ -114,7 +114,7 @@ def handle_sigterm() -> None:
             raise KeyboardInterrupt
         raise Problem(
             "torchrun ended this job, since one of its processes failed; "
-            "what was done is kept: start the same command again, and it goes on from there"
+            "what was done is kept: rerun the same command to resume"
         )
 
     if rank in ("", "0"):

@@ -73,7 +73,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 Rho = Annotated[float | None, typer.Option(help="Share of training samples that go against the shortcut, in (0, 1).")]
 Noise = Annotated[float, typer.Option(help="Share of training labels flipped at random.")]
-RecipeName = Annotated[str, typer.Option("--recipe", help="fast, paper, or another that the dataset has.")]
+RecipeName = Annotated[str, typer.Option("--recipe", help="fast, paper, or another recipe of the dataset.")]
 Epochs = Annotated[int | None, typer.Option(help="Epochs per stage instead of the recipe's.")]
 Seed = Annotated[int, typer.Option(help="Seed of the training.")]
 DataSeed = Annotated[int | None, typer.Option(help="Seed of the data; by default the seed.")]

@@ -25,7 +25,7 @@ def study(
     recipe: options.RecipeName = "fast",
     seeds: Annotated[
         int | None,
-        typer.Option(help="Runs per cell, seeds from 0 on (trials: ten at least); else one, and all are shown."),
+        typer.Option(help="Seeds per cell, from 0 (trials: at least ten). Default: one; all existing runs are shown."),
     ] = None,
     epochs: options.Epochs = None,
     only: Annotated[str | None, typer.Option(help="Only the cells of this dataset.")] = None,

@@ -106,7 +106,7 @@ def train(
     weights: Annotated[
         str, typer.Option(help="Pretrained weights to start from: resnet50, a folder or a hub name.")
     ] = "",
-    augment: Annotated[str, typer.Option(help="Another augmentation than the benchmark's: paper, ...")] = "",
+    augment: Annotated[str, typer.Option(help="An augmentation other than the benchmark's: paper, ...")] = "",
     data: options.Data = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",

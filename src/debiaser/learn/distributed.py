@@ -185,7 +185,7 @@ def connected() -> Iterator[None]:
     except (RuntimeError, ConnectionError, TimeoutError, ValueError) as error:
         raise Lost(
             f"another process of this job ended or cannot be reached ({(str(error).splitlines() or ['?'])[0][:80]}); "
-            "what was done is kept: start the same command again, and it goes on from there"
+            "what was done is kept: rerun the same command to resume"
         ) from error
 
 
@@ -325,8 +325,8 @@ class Sharing:
 
     def gather(self, x: Any) -> Tensor:
         """(b, ...) what all processes have here."""
-        gathered: Tensor = _Gather.apply(x, self.processes, self.sizes)  # type: ignore[no-untyped-call]
-        return gathered
+        apply: Callable[..., Tensor] = _Gather.apply  # some releases of torch type it, some do not
+        return apply(x, self.processes, self.sizes)
 
     def settle(self) -> None:
         """After an epoch: networks get the mean of their buffers (BatchNorm's statistics), all else must be equal."""

@@ -20,11 +20,11 @@ Vector: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-MOST = 0.5  # of a class's draws that may go to samples which the biased model misclassifies
+HALF = 0.5  # of a class's draws that go to samples which the biased model misclassifies, at strength 1
 FEWEST = 5  # samples of a cell, below which its accuracy says nothing
 DOUBTED = 0.05  # of a sample's weight stays, however surely its label is wrong
 NULL_WORLDS = 3
-STRENGTHS = (0.5, 1.0)  # that are tried
+STRENGTHS = (0.5, 1.0, 1.5)  # that are tried; the last draws three quarters of a class from misclassified samples
 REGULARISATION = 0.1  # inverse, of the last layers that are compared
 AT_MOST = 2000  # correctly classified samples, and misclassified ones, that a last layer is fitted on
 
@@ -37,9 +37,9 @@ def guarded_shares(
 ) -> Vector:
     """(n,) the probability of every sample to be drawn: the same for every class, by score only as far as it is safe.
 
-    Of a class's draws, those for misclassified samples go from their own share (strength 0) to one half (strength 1);
-    among them, and among the others, draws go by scores to a power below 1, times trust. A class that has none of one
-    kind is drawn evenly; samples of score 0 are not drawn.
+    Of a class's draws, those for misclassified samples go from their own share (strength 0) to one half (strength 1)
+    and three quarters (strength 1.5); among them, and among the others, draws go by scores to a power below 1, times
+    trust. A class that has none of one kind is drawn evenly; samples of score 0 are not drawn.
     """
     there = scores > 0
     weight = np.where(there, scores, 0.0) ** (power * min(1.0, strength)) * there
@@ -48,7 +48,7 @@ def guarded_shares(
     for label in np.unique(y[there]):
         mine = there & (y == label)
         parts, own = (mine & misclassified, mine & ~misclassified), misclassified[mine].mean()
-        goal = own + strength * (MOST - own)
+        goal = own + strength * (HALF - own)
         for part, share in zip(parts, (goal, 1 - goal), strict=True):
             if 0 < own < 1:
                 shares[part] = share * weight[part] / weight[part].sum()
@@ -195,9 +195,10 @@ def choose_strength(crossed: CrossFitted, stream: np.random.Generator) -> tuple[
 
     real, even = gains(crossed), np.ones(len(crossed.y))
     redrawn = [null_labels(crossed.probability, crossed.y, crossed.inside, stream) for _ in range(NULL_WORLDS)]
-    null = np.nan_to_num([gains(replace(crossed, y=each, trust=even)) for each in redrawn])
-    beyond = real[0] - np.maximum(null[:, 0].mean(0), 0)  # what is lost there is no gain here
-    error = np.sqrt(real[1] ** 2 + null[:, 0].var(0, ddof=1) * (1 + 1 / NULL_WORLDS))  # were this world a null one too
+    null = np.nan_to_num([gains(replace(crossed, y=each, trust=even))[0] for each in redrawn])
+    null = np.maximum(null, 0)  # what is lost there is no gain here
+    beyond = real[0] - null.mean(0)
+    error = np.sqrt(real[1] ** 2 + null.var(0, ddof=1) * (1 + 1 / NULL_WORLDS))  # were this world a null one too
     if np.isnan(beyond).all():
         return 0.0, "the biased models misclassify too few samples of every class to tell whether drawing them pays"
     best = int(np.nanargmax(beyond))
@@ -208,18 +209,21 @@ def choose_strength(crossed: CrossFitted, stream: np.random.Generator) -> tuple[
     return STRENGTHS[weakest], f"{told} in mean cell accuracy"
 
 
-def doubt_labels(crossed: CrossFitted, stream: np.random.Generator) -> CrossFitted:
-    """The same, trusting a misclassified label less where last layers that see misclassified samples more often do not
-    believe it either: a bias-conflicting label is one that other samples predict, a wrong label is not."""
-    misclassified = crossed.misclassified
-    wrong = np.where(misclassified, 0.5, 0.0)
-    for _ in range(2):  # the second time the samples that the first doubts weigh less
-        trust = np.where(misclassified, np.maximum(1 - wrong, DOUBTED), 1.0)
-        crossed, noise = replace(crossed, trust=trust), float(wrong[misclassified].mean()) if wrong.any() else 0.0
-        judge = crossed.judged(1.0, stream)
-        told = likelihoods(judge[misclassified], crossed.probability[misclassified], crossed.y[misclassified])
-        wrong[misclassified] = posterior(noise, *told)
-    return replace(crossed, trust=np.where(misclassified, np.maximum(1 - wrong, DOUBTED), 1.0))
+def wrong_labels(judge: Vector, biased: Vector, y: Rows) -> Vector:
+    """(m,) the probability that a misclassified label is wrong: a bias-conflicting one is what a judge says that never
+    saw the sample and learnt from others like it, a wrong one is not. Both give probabilities (m, k)."""
+    told, wrong = likelihoods(judge, biased, y), np.full(len(y), 0.5)
+    for _ in range(10):  # expectation and maximisation: the share of wrong labels is not known
+        wrong = posterior(float(wrong.mean()), *told)
+    return wrong
+
+
+def doubt_labels(crossed: CrossFitted, judge: Vector) -> CrossFitted:
+    """The same, misclassified labels trusted as far as the judge, (n, k) out of fold, believes them."""
+    misclassified, trust = crossed.misclassified, np.ones(len(crossed.y))
+    wrong = wrong_labels(judge[misclassified], crossed.probability[misclassified], crossed.y[misclassified])
+    trust[misclassified] = np.maximum(1 - wrong, DOUBTED)
+    return replace(crossed, trust=trust)
 
 
 # --- The comparison with vanilla on samples that neither saw

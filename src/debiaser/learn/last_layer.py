@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from debiaser.io import numpy_stream
 from debiaser.learn.groups import balancing_weights
@@ -19,7 +20,7 @@ Rows: TypeAlias = NDArray[np.int64]
 
 STEPS = 500  # of the solver, at most
 SUBSETS = 10  # of DFR
-ROUNDS, ETA = 10, 1.0  # of GroupDRO: fits, and how fast the weight of a group with a large loss grows
+ROUNDS, ETA, FOLDS = 10, 1.0, 4  # of GroupDRO: how often, how fast and by what a group's weight grows with its loss
 NEVER = -30.0  # the bias of a class that no sample has
 
 
@@ -54,12 +55,10 @@ class LogisticFit:
         weights *= self.scale
         return weights.astype(np.float32), (biases - weights @ self.mean).astype(np.float32)
 
-    def losses(self, layer: LastLayer) -> Vector:
-        """(n,) cross-entropy of every sample."""
+    def logits(self, layer: LastLayer) -> Vector:
+        """(n, k) what a last layer answers to every sample."""
         weights, biases = layer
-        logits = self.x @ (weights / self.scale).T.astype(np.float32) + (biases + weights @ self.mean)
-        logits = logits - logits.max(1, keepdims=True)
-        return np.asarray(np.log(np.exp(logits).sum(1)) - np.take_along_axis(logits, self.y[:, None], 1)[:, 0])
+        return np.asarray(self.x @ (weights / self.scale).T.astype(np.float32) + (biases + weights @ self.mean))
 
     def balanced_subsets(self, groups: Rows, seed: int, subsets: int = SUBSETS) -> LastLayer:
         """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
@@ -72,16 +71,29 @@ class LogisticFit:
         layers = [self.fit(rows=np.sort(rows)) for rows in drawn]
         return np.mean([each for each, _ in layers], 0), np.mean([each for _, each in layers], 0)
 
-    def group_dro(self, groups: Rows) -> LastLayer:
-        """GroupDRO by best responses: fit under group weights q, then q grows by exp(eta loss of the group)."""
+    def group_dro(self, groups: Rows, seed: int) -> LastLayer:
+        """GroupDRO by best responses: fit under group weights q, then q grows by exp(eta loss of the group).
+
+        The loss is out of fold, since a small group is soon known by heart and would never gain weight. The q whose
+        worst group (n,) does best out of fold is kept.
+        """
         _, groups = np.unique(groups, return_inverse=True)
-        sizes = np.bincount(groups)
-        q = np.full(len(sizes), 1 / len(sizes))
+        stream, sizes, fold = numpy_stream(seed, "GroupDRO"), np.bincount(groups), np.empty(len(groups), np.int64)
+        for group, size in enumerate(sizes):
+            fold[groups == group] = stream.permutation(size) % FOLDS
+        q = kept = np.full(len(sizes), 1 / len(sizes))
+        most = -1.0
         for _ in range(ROUNDS):
-            layer = self.fit((q / sizes)[groups])
-            q = q * np.exp(ETA * np.bincount(groups, self.losses(layer)) / sizes)
+            logits = np.empty((len(groups), self.k))
+            for each in range(FOLDS):
+                logits[fold == each] = self.logits(self.fit((q / sizes)[groups] * (fold != each)))[fold == each]
+            worst = (np.bincount(groups, logits.argmax(1) == self.y) / sizes).min()
+            if worst > most:
+                most, kept = worst, q
+            losses = -np.take_along_axis(log_softmax(logits, axis=1), self.y[:, None], 1)[:, 0]
+            q = q * np.exp(ETA * np.bincount(groups, losses) / sizes)
             q /= q.sum()
-        return layer
+        return self.fit((kept / sizes)[groups])
 
 
 def equal_groups(groups: Rows, weight: Vector | None = None) -> Vector:

@@ -101,14 +101,14 @@ class Layers(nn.Sequential):
 
 def norm_dropout_pool(norm: Any, x: Tensor) -> Tensor:
     """(b, c, h // 2, w // 2) what both layers give in training; the running statistics move as BatchNorm moves them."""
-    mask = half_mask(x.permute(0, 2, 3, 1))
-    pooled, mean, variance = _NormDropoutPool.apply(x, norm.weight, norm.bias, mask, norm.eps)  # type: ignore[no-untyped-call]
-    count = mask.numel() // len(norm.weight)
+    mask, count = half_mask(x.permute(0, 2, 3, 1)), x.numel() // len(norm.weight)
+    apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _NormDropoutPool.apply  # some releases of torch type it
+    pooled, mean, variance = apply(x, norm.weight, norm.bias, mask, norm.eps)
     with torch.no_grad():
         norm.running_mean.lerp_(mean, norm.momentum)
         norm.running_var.lerp_(variance * (count / (count - 1)), norm.momentum)
         norm.num_batches_tracked += 1
-    return pooled  # type: ignore[no-any-return]
+    return pooled
 
 
 class _NormDropoutPool(torch.autograd.Function):

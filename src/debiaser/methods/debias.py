@@ -148,4 +148,4 @@ def check_trained(trained: nn.Module, task: Task) -> None:
         vanilla = Vanilla().fit(replace(task, journal=Journal()))  # no stage of the method's
         journal.comparison = compare(answers(vanilla), said, y, None, classes, GuardedPGD().max_cost)
         journal.models |= {"vanilla": vanilla, "debiased": trained}
-        journal.comparison.warn("it is the model that was asked for by name, a vanilla one is kept beside it")
+        journal.comparison.warn("it is returned because you chose this method; a vanilla model is kept as .vanilla")

@@ -7,14 +7,27 @@ import numpy as np
 import torch
 from torch import nn
 
+from debiaser.data.split import Split
 from debiaser.io import log, numpy_stream
 from debiaser.learn.groups import balancing_weights
-from debiaser.learn.guard import Comparison, CrossFitted, Mask, Rows, choose_strength, compare, doubt_labels
+from debiaser.learn.guard import (
+    Comparison,
+    CrossFitted,
+    Mask,
+    Rows,
+    Vector,
+    choose_strength,
+    compare,
+    doubt_labels,
+    wrong_labels,
+)
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded
 
 HALVES = ("biased", "biased again")  # stages: each model learns from one half and answers for the other
+JUDGES = ("judge", "judge again")  # the same, of models that doubt labels
+MANY, WRONG = 50, 1 / 3  # held-out samples against the shortcut; if a third of so many looks wrong, labels are doubted
 FEWEST = 20  # samples in training, below which nothing can be held out
 
 
@@ -22,21 +35,21 @@ FEWEST = 20  # samples in training, below which nothing can be held out
 class GuardedPGD(Method):
     """Two biased models score the half that they never saw; vanilla and a model of guarded draws are compared.
 
-    Every class is drawn as often, and of a class's draws at most half go to samples that the biased model
+    Every class is drawn as often, and of a class's draws at most three quarters go to samples that the biased model
     misclassifies. How many do is chosen on samples that no model saw, by mean cell accuracy beyond a null world; where
     it cannot be told, and where the debiased model does not do better on held-out samples, vanilla comes out.
 
-    alpha: GCE's exponent, None for cross-entropy; strength: of the draws, 0 (vanilla) to 1 (half of them misclassified
-    samples), None: chosen; trust: likely wrong labels are drawn less; held_out: share of the training samples that is
-    held out where there is no validation data; max_cost: points of accuracy that may be lost on these; augment: in
-    training.
+    alpha: GCE's exponent, None for cross-entropy; strength: of the draws, 0 (vanilla), 1 (half of them misclassified
+    samples) to 1.5, None: chosen; doubt: likely wrong labels are drawn less, where there are many; held_out: share of
+    the training samples that is held out where there is no validation data; max_cost: points of accuracy that may be
+    lost on these; augment: in training.
 
     >>> result = debias(model, dataset, GuardedPGD(strength=1))
     """
 
     alpha: float | None = bounded(0.7, above=0, at_most=1)
-    strength: float | None = bounded(None, at_least=0, at_most=1)
-    trust: bool = True
+    strength: float | None = bounded(None, at_least=0, at_most=1.5)
+    doubt: bool = True
     held_out: float = bounded(0.2, above=0, at_most=0.5)
     max_cost: float = bounded(25, at_least=0)
     augment: bool = True
@@ -49,16 +62,18 @@ class GuardedPGD(Method):
             return self.undecided(task, f"{len(y)} samples of {len(np.unique(y))} classes are too few to hold any out")
         biased = [self.fit_biased(task, y, half == which, stage) for which, stage in enumerate(HALVES)]  # step 1
         crossed = cross_fitted(task, biased, y, half)  # step 2: one forward pass each
-        if self.trust:
-            crossed = doubt_labels(crossed, stream)  # step 3
         strength, why = choose_strength(crossed, stream) if self.strength is None else (self.strength, "as it was set")
-        vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 4
+        vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 3
         note(task, crossed, strength)
         task.journal.told.append(f"strength {strength:g}: {why}")
         if strength == 0:
             return vanilla
-        draws = ScoreSampler(crossed.shares(strength), int((half >= 0).sum()), seed=task.seed)
-        debiased = task.fit(Supervised(copy.deepcopy(biased[0])), "debiased", draws)  # step 5
+        debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased")  # step 4
+        if self.doubt and (wrong := self.share_of_wrong_labels(task, debiased, biased, half)) > WRONG:  # step 5
+            task.journal.told.append(f"of held-out labels against the shortcut {wrong:.0%} look wrong: drawn less")
+            crossed = self.doubted(task, biased, crossed, strength)
+            note(task, crossed, strength)
+            debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased again")
         found = self.compared(task, vanilla, debiased, biased, half)  # step 6
         task.journal.models["debiased"], task.journal.comparison = debiased, found
         if not found.helped:
@@ -92,16 +107,51 @@ class GuardedPGD(Method):
             task.journal.note(name, np.full(len(task.train), 1 / len(task.train) if name == "probability" else 1.0))
         return self.fit_vanilla(task, np.arange(len(task.train)))
 
+    def fit_debiased(
+        self, task: Task, start: nn.Module, crossed: CrossFitted, strength: float, learnt: Mask, stage: str
+    ) -> nn.Module:
+        """A biased model, trained on with guarded draws from these samples."""
+        draws = ScoreSampler(crossed.shares(strength) * learnt, int(learnt.sum()), seed=task.seed)
+        alike = replace(task.recipe, stages={stage: task.recipe.stages.get("debiased", {}), **task.recipe.stages})
+        return replace(task, recipe=alike).fit(Supervised(copy.deepcopy(start)), stage, draws)
+
+    def doubted(self, task: Task, biased: list[nn.Module], crossed: CrossFitted, strength: float) -> CrossFitted:
+        """The same, labels trusted as debiased models have it that each learnt from one half and judge the other."""
+        judge = np.zeros_like(crossed.probability)
+        for start, learnt, asked, stage in zip(biased, crossed.learnt, crossed.asked, JUDGES, strict=True):
+            network = self.fit_debiased(task, start, crossed, strength, learnt, stage)
+            judge[asked] += chances(task, network, task.train)[asked]
+        return doubt_labels(crossed, judge / judge.sum(1, keepdims=True))
+
+    def share_of_wrong_labels(self, task: Task, judge: nn.Module, biased: list[nn.Module], half: Rows) -> float:
+        """Of the held-out samples that the biased models misclassify, by a judging model; 0 where there are few."""
+        split = held_out(task, half)
+        y, shortcut = split.y.numpy(), np.mean([chances(task, each, split) for each in biased], 0)
+        against = shortcut.argmax(1) != y
+        if against.sum() < MANY:
+            return 0.0
+        wrong = wrong_labels(chances(task, judge, split)[against], shortcut[against], y[against])
+        return float(wrong.mean())
+
     def compared(
         self, task: Task, vanilla: nn.Module, debiased: nn.Module, biased: list[nn.Module], half: Rows
     ) -> Comparison:
-        """Both models on samples that none has seen: validation data, or what was held out."""
-        split = task.valid or task.train.subset(torch.from_numpy(np.flatnonzero(half < 0)))
-        models = (*biased, vanilla, debiased)
-        chances = [task.outputs(each, split).logits.double().softmax(1).numpy() for each in models]
-        before, after = (each.argmax(1) for each in chances[2:])
-        y, shortcut = split.y.numpy(), np.mean(chances[:2], 0).argmax(1)
-        return compare(before, after, y, shortcut != y, chances[0].shape[1], self.max_cost)
+        """Both models on samples that none has seen."""
+        split = held_out(task, half)
+        shortcut = np.mean([chances(task, each, split) for each in biased], 0)
+        before, after = (chances(task, each, split).argmax(1) for each in (vanilla, debiased))
+        y = split.y.numpy()
+        return compare(before, after, y, shortcut.argmax(1) != y, shortcut.shape[1], self.max_cost)
+
+
+def held_out(task: Task, half: Rows) -> Split:
+    """Samples that no model has seen: validation data, or what was held out."""
+    return task.valid or task.train.subset(torch.from_numpy(np.flatnonzero(half < 0)))
+
+
+def chances(task: Task, model: nn.Module, split: Split) -> Vector:
+    """(m, k) the model's probabilities for the samples of a split."""
+    return np.asarray(task.outputs(model, split).logits.double().softmax(1).numpy())
 
 
 def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
@@ -118,10 +168,10 @@ def cross_fitted(task: Task, biased: list[nn.Module], y: Rows, half: Rows) -> Cr
     """What the biased models say of samples that they did not learn from: of one half each, of held-out ones both."""
     seen = [task.outputs(each) for each in biased]
     asked, learnt = [half != which for which in (0, 1)], [half == which for which in (0, 1)]
-    chances = [each.logits.double().softmax(1).numpy() for each in seen]
+    answers = [each.logits.double().softmax(1).numpy() for each in seen]
     features = [each.features.float().numpy() for each in seen]
     weight = np.stack(asked) / np.sum(asked, 0)
-    probability = np.einsum("fn,fnk->nk", weight, np.stack(chances))
+    probability = np.einsum("fn,fnk->nk", weight, np.stack(answers))
     length = np.einsum("fn,fn->n", weight, np.stack([np.linalg.norm(each, axis=1) for each in features]))
     return CrossFitted(y, features, asked, learnt, probability, length, np.ones(len(y)))
 

@@ -210,6 +210,6 @@ def score_words(result: Result, things: str) -> list[str]:
             f" and get {part(mass)} of the draws of the debiased training."
         )
     if size is not None:
-        few = " That is few, so expect other seeds to differ." if size < FEW else ""
-        sentences.append(f"The debiased training rests on about {count(size)} of {count(train)} {things}.{few}")
+        told = f"Effective sample size of the debiased training: about {count(size)} of {count(train)} {things}."
+        sentences.append(told + (" That is few, so expect other seeds to differ." if size < FEW else ""))
     return sentences

@@ -116,7 +116,7 @@ def notes_on(sources: Mapping[str, raw.Arrays]) -> tuple[str, ...]:
 def draw_members(target: Integers, wanted: Integers, rng: np.random.Generator) -> Integers:
     """(n,) for each wanted class the place of one of its members in `target`, uniformly."""
     counts = np.bincount(target, minlength=len(DIGITS))
-    first = (counts.cumsum() - counts)[wanted]
+    first: Integers = (counts.cumsum() - counts)[wanted]
     return np.argsort(target, kind="stable")[first + (rng.random(len(wanted)) * counts[wanted]).astype(np.int64)]
 
 

@@ -331,7 +331,7 @@ def histograms(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
 
 
 def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
-    """`recipe fast, 1,080,000 training samples seen a run, 1 to 3 runs a cell`."""
+    """`recipe fast, 1,080,000 training samples seen per run, 1 to 3 runs per cell`."""
 
     def between(numbers: Sequence[int]) -> str:
         low, high = f"{numbers[0]:,}", f"{numbers[-1]:,}"
@@ -340,8 +340,8 @@ def scale_in_words(tallies: Sequence[Tally], scale: Scale) -> str:
     counts = sorted({len(each.values) for each in tallies if each})
     seen = sorted({int(result["samples_seen"]) for each in tallies for result in each.results})
     words = [f"recipe {scale.recipe}{scale.shortened}"]
-    words += [f"{between(seen)} training samples seen a run"] if seen else []
-    words += [f"{between(counts)} run{'s' if counts[-1] > 1 else ''} a cell"] if counts else ["no runs"]
+    words += [f"{between(seen)} training samples seen per run"] if seen else []
+    words += [f"{between(counts)} run{'s' if counts[-1] > 1 else ''} per cell"] if counts else ["no runs"]
     return ", ".join(words)
 
 
@@ -363,5 +363,5 @@ def protocol(study: Study, scale: Scale) -> str:
     metrics = list(dict.fromkeys(AVERAGES.get(cell.metric, cell.metric) for cell in study.cells))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
     numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds"
-    data = "where we put the bias in, the data is drawn anew for each seed"
+    data = "where we inject the bias, the data is redrawn for each seed"
     return f"Recipe `{scale.recipe}`{scale.shortened}; {rule}. {numbers}; {data}. {study.protocol}".strip()

@@ -230,7 +230,7 @@ def everywhere(tallies: Sequence[Tally], *rules: Rule, but: str = "") -> Verdict
             missing.append(at(place))
     rest = f" Not run: {', '.join(missing)}." if missing else ""
     if not said:
-        return Verdict(NOT_TESTABLE, f"The runs it needs are missing.{rest}")
+        return Verdict(NOT_TESTABLE, f"The required runs are missing.{rest}")
     words = "; ".join(f"{at(place)}{'' if good else ' (not held)'}: {text}" for place, (good, text) in said.items())
     lost = sum(not good for good, _ in said.values())
     if lost:
@@ -267,7 +267,7 @@ def alike(found: Sequence[Tally]) -> tuple[list[Tally], str]:
     cut = [each.of_seeds(shared) for each in found]
     if all(len(each.seeds) == len(shared) for each in found):
         return cut, ""
-    return cut, f" (by the seed{'s' * (len(shared) > 1)} they share: {', '.join(map(str, sorted(shared)))})"
+    return cut, f" (on the shared seed{'s' * (len(shared) > 1)} {', '.join(map(str, sorted(shared)))})"
 
 
 @given_names
@@ -354,8 +354,8 @@ def best(here: Sequence[Tally], name: str, *rivals: str, needed: int = 1) -> Fin
     duels = [alike([champion, each]) for each in others if each]
     (champion, rival), words = min(duels, key=lambda duel: lead(*duel[0]))
     good, behind = lead(champion, rival) >= 0, champion.mean < rival.mean
-    text = f"{champion.named()} against {rival.number()} of the best other, {rival.cell.name}"
-    text += (" (a tie within one deviation)" if good and behind else "") + words
+    text = f"{champion.named()}, best of the others: {rival.named()}"
+    text += (" (a tie within one standard deviation)" if good and behind else "") + words
     return good, text + (f" (without {', '.join(absent)})" if absent else "")
 
 
@@ -372,7 +372,7 @@ def longer_with_more(here: Sequence[Tally], name: str, other: str) -> Finding:
     one, two = pick(here, name, other)
     seen = [min(result["samples_seen"] for result in each.results) for each in (one, two)]
     if seen[0] <= seen[1]:
-        return True, f"{name} and {other} see as many samples here, so their times are not compared"
+        return True, f"{name} and {other} see the same number of samples here, so their times are not compared"
     return one.mean > two.mean, f"{one.named(0)} s, {two.named(0)} s"
 
 
