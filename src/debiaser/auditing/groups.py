@@ -30,6 +30,7 @@ RANDOM = 8  # random marks of a class from which they tell how many of its sampl
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
 WEAK_CELL = 0.6  # of the marks in a class with a value that must be recovered
+RELIABLE = 0.75  # of the marks in a class's rarer groups, from which on GroupDRO may rest on these
 
 Names = NDArray[np.str_]
 Cells = dict[tuple[str, str], Rows]
@@ -127,6 +128,16 @@ class Groups:
     def of(self, y: Rows) -> Rows:
         """(n,) numbers of the groups of samples with these labels."""
         return np.asarray(y * len(self.values) + self.value)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the marks of every group that is not the largest of its class are mostly recovered."""
+        cells = self.told.get("groups", [])
+        largest = {
+            name: max(cell["n"] for cell in cells if cell["class"] == name) for name in {c["class"] for c in cells}
+        }
+        rare = [cell for cell in cells if 0 < cell["n"] < largest[cell["class"]]]
+        return all((cell["found_again"] or 0) >= 100 * RELIABLE for cell in rare)
 
 
 def column_groups(group: NDArray[np.str_], y: Rows) -> Groups:

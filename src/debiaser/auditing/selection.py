@@ -240,6 +240,8 @@ def choose_model(
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
     alone = planted if of is None else None  # what a person marked may be something else
     reasons = {name: veto(name, overall, worst, chance, max_cost, alone) for name in names}
+    if known and not known.reliable and DRO in reasons:  # it gives most weight to the worst group, right or wrong
+        reasons[DRO] = reasons[DRO] or "too few marks of the rarer groups are recovered"
     allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
     everyone = range(len(names))
     beyond = ""
