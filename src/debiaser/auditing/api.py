@@ -270,7 +270,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
             log.warning("%s is of an older version of debiaser: its models that do not fit are trained again", work)
         (make_folder(work) / LAYOUT).touch()
     seeds = max(BIASED_SEEDS, request.seeds)
-    trainer, biased = train_biased_models(trainer, seeds)
+    biased = train_biased_models(trainer, seeds)
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)

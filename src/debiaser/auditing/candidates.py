@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debiaser.auditing.crossval import ALPHA, Job, Predictions, Rows, Trainer, Vector, run_jobs
+from debiaser.auditing.crossval import Job, Predictions, Rows, Trainer, Vector, run_jobs
 from debiaser.auditing.groups import FEWEST
 from debiaser.auditing.inputs import IMAGES, TEXTS, Material, WholeMaterial, file_of
 from debiaser.auditing.verdict import FLOOR, STRENGTH, Examined
@@ -22,7 +22,6 @@ from debiaser.data.cache import ArrayCache, user_cache
 from debiaser.data.own.rows import digest
 from debiaser.io import numpy_stream, write_json
 from debiaser.learn.encoders import fill
-from debiaser.learn.groups import balancing_weights
 from debiaser.learn.guard import null_labels, residual_norms
 from debiaser.learn.last_layer import equal_groups
 from debiaser.learn.recipe import Recipe
@@ -305,13 +304,7 @@ def train_candidates(
     whole = replace(rest, epochs=short.epochs + rest.epochs)  # a control sees as many samples as both stages together
     turns = range(seeds)
     if biased is None:
-        jobs[BIASED_MODEL] = [
-            [
-                Job("biased", material, y, train, ask, short, trainer.seed + seed, ALPHA, balancing_weights(y[train]))
-                for train, ask in splits
-            ]
-            for seed in turns
-        ]
+        jobs[BIASED_MODEL] = [[trainer.biased_job("biased", *split, seed) for split in splits] for seed in turns]
         biased = [[job.key for job in each] for each in jobs[BIASED_MODEL]]
     for name, training in trainings.items():
         recipe, start = (rest, biased) if training.from_biased else (whole, None)

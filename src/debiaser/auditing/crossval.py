@@ -41,7 +41,7 @@ from debiaser.learn.groups import balancing_weights
 from debiaser.learn.last_layer import LogisticFit
 from debiaser.learn.losses import GroupDRO, Objective, Supervised, gce
 from debiaser.learn.recipe import Recipe, keep_freed_memory
-from debiaser.learn.sampler import ScoreSampler, effective_sample_size
+from debiaser.learn.sampler import ScoreSampler
 from debiaser.methods.task import Task
 from debiaser.progress import Advance, current, listening, task
 
@@ -49,7 +49,7 @@ Rows = NDArray[np.int64]
 Vector = NDArray[np.float64]
 Models = Sequence[Sequence[nn.Module]]  # by seed and fold
 ALPHA = 0.7  # of the biased model's GCE, as in PGD
-ENOUGH = 0.1  # share of the samples that draws by score should rest on
+BIASED_HEAD = 0.3  # inverse regularisation times samples of a biased head on frozen features: only what is easiest
 LAST_LAYER = 50  # updates of a network that take as long as fitting a last layer
 AT_ONCE = 512  # samples per batch where nothing is learnt
 HARDLY = 1e-6  # of the largest weight
@@ -66,8 +66,8 @@ class Job:
     y: labels of all samples; weight: draws in proportion, one number per sample of `train`; alpha: GCE's exponent, None
     for cross-entropy; start: key of the job whose network it goes on from; averaged: the network's weights are their
     mean over the last epoch. rule: how groups, one number per sample of `train`, are made equal: by `weight`,
-    "GroupDRO" or "balanced subsets". strength: only a last layer is fitted, with this inverse regularisation, on the
-    inputs, or on the features of the network `start`.
+    "GroupDRO" or "balanced subsets"; "calibrated": by `weight`, with probabilities that fit. strength: only a last
+    layer is fitted, with this inverse regularisation, on the inputs, or on the features of the network `start`.
     """
 
     name: str
@@ -95,6 +95,11 @@ class Job:
         for array in (self.y, self.train, self.ask, self.weight, self.groups):
             digest.update(b"none" if array is None else repr(array.shape).encode() + array.tobytes())
         return f"{self.name}-{digest.hexdigest()}"
+
+    @property
+    def learns_features(self) -> bool:
+        """Whether the inputs of its last layer are learnt; frozen ones count as of length 1 in scores."""
+        return self.strength is None or self.start is not None
 
     @property
     def steps(self) -> int:
@@ -132,7 +137,8 @@ def train_job(job: Job, folder: Path) -> None:
     logits, length = [np.zeros((0, len(job.material.classes)), np.float32)], [np.zeros(0, np.float32)]
     for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
         logits.append(outputs.logits.float().numpy())
-        length.append(outputs.features.float().norm(dim=1).numpy())
+        norms = outputs.features.float().norm(dim=1)
+        length.append((norms if job.learns_features else torch.ones_like(norms)).numpy())
     write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
 
 
@@ -175,7 +181,8 @@ def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
             features = np.concatenate([each.features.float().numpy() for each in look(model, train.batches(AT_ONCE))])
         y, k = job.y[job.train], len(material.classes)
         if job.groups is None or job.rule == "weight":
-            layer = LogisticFit(features, y, k, job.strength).fit(job.weight)
+            fits = LogisticFit(features, y, k, job.strength)
+            layer = fits.fit(job.weight) if job.weight is None or job.rule == "weight" else fits.calibrated(job.weight)
         else:  # a sample that hardly weighs (marked mislabelled) is in no group
             kept = slice(None) if job.weight is None else job.weight > HARDLY * job.weight.max()
             fits, groups = LogisticFit(features[kept], y[kept], k, job.strength), job.groups[kept]
@@ -360,7 +367,6 @@ class Trainer:
     workers: int = 1
     seed: int = 0
     epochs: int | None = None  # of every training, instead of what its recipe says
-    recipe_number: int = 0  # which of the recipes of biased models, the longest first
 
     @property
     def rows(self) -> Rows:
@@ -378,8 +384,21 @@ class Trainer:
 
     def recipe(self, stage: str, rows: int) -> Recipe:
         """The recipe of a stage for so many samples, with the epochs that a person asked for."""
-        recipe = self.material.recipes(stage, rows)[self.recipe_number if stage == "biased" else 0]
+        recipe = self.material.recipe(stage, rows)
         return replace(recipe, epochs=self.epochs or recipe.epochs)
+
+    def biased_job(self, name: str, train: Rows, ask: Rows, seed: int) -> Job:
+        """A model that learns what is easy: by GCE, for a short time, on clean inputs, from class-balanced draws; on
+        frozen features a linear head, so strongly regularised that it learns little else."""
+        job = Job(name, self.material, self.y, train, ask, self.recipe("biased", len(train)), self.seed + seed, ALPHA)
+        job = replace(job, weight=balancing_weights(self.y[train]))
+        if self.material.architecture == "mlp":  # the same under every seed
+            job = replace(job, seed=self.seed, alpha=None, rule="calibrated", strength=BIASED_HEAD / len(train))
+        return job
+
+    def of_fold(self, fold: int) -> tuple[Rows, Rows]:
+        """The samples of the other folds, and those of this one."""
+        return np.flatnonzero((self.fold >= 0) & (self.fold != fold)), np.flatnonzero(self.fold == fold)
 
     def fold_jobs(
         self,
@@ -396,7 +415,7 @@ class Trainer:
         """
         jobs, seed = [], self.seed + seed
         for fold in self.folds:
-            train, ask = np.flatnonzero((self.fold >= 0) & (self.fold != fold)), np.flatnonzero(self.fold == fold)
+            train, ask = self.of_fold(fold)
             drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
             job = Job(name, self.material, self.y, train, ask, recipe, seed, alpha, drawn)
             jobs.append(replace(job, start=start[fold] if start else None))
@@ -439,20 +458,10 @@ class Trainer:
         return probability
 
 
-def train_biased_models(trainer: Trainer, seeds: int) -> tuple[Trainer, OutOfFold]:
-    """Models that learn what is easy: GCE, short, on clean inputs, from class-balanced draws.
-
-    The longer they learn, the fewer samples their scores rest on. The trainer that comes back is set to the longest of
-    the recipes that leaves them a tenth of the samples, else to the shortest.
-    """
-    for number in range(len(trainer.material.recipes("biased", trainer.trained_on))):
-        trainer = replace(trainer, recipe_number=number)
-        recipe = trainer.recipe("biased", trainer.trained_on)
-        said = trainer.out_of_fold("biased", [trainer.fold_jobs("easy", recipe, seed, ALPHA) for seed in range(seeds)])
-        score = said.score[trainer.rows]
-        if effective_sample_size(score / score.sum()) >= ENOUGH * len(score):
-            break
-    return trainer, said
+def train_biased_models(trainer: Trainer, seeds: int) -> OutOfFold:
+    """Models that learn what is easy."""
+    jobs = [[trainer.biased_job("easy", *trainer.of_fold(k), seed) for k in trainer.folds] for seed in range(seeds)]
+    return trainer.out_of_fold("biased", jobs)
 
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:

@@ -80,10 +80,10 @@ def as_file(image: Tensor) -> bytes:
 # --- What models train on
 
 
-STEPS: dict[str, dict[str, tuple[int, ...]]] = {  # updates of each stage; several: the longest first
-    "simconv1": {"biased": (400,), "plain": (250,), "judge": (500,), "long": (1000,)},
-    "mlp": {"biased": (200, 100, 50), "long": (600,)},
-    "finetuned": {"biased": (100,), "long": (300,)},
+STEPS = {  # updates of each stage
+    "simconv1": {"biased": 400, "plain": 250, "judge": 500, "long": 1000},
+    "mlp": {"long": 600},
+    "finetuned": {"biased": 100, "long": 300},
 }
 RATES = {"simconv1": (0.02, 0.1), "mlp": (0.02, 0.05), "finetuned": (3e-5, 1e-4)}  # of biased models, of all others
 REGULARISED: dict[str, dict[str, Any]] = {
@@ -147,15 +147,15 @@ class Material:
         """What pixels are varied by in training; features and what a whole network reads cannot be."""
         return PAPER if self.architecture == "simconv1" else None
 
-    def recipes(self, stage: str, rows: int) -> list[Recipe]:
-        """The recipes of a stage for so many samples, the longest first; usually one.
+    def recipe(self, stage: str, rows: int) -> Recipe:
+        """The recipe of a stage for so many samples.
 
         biased: short and slow, so that what is easy is learnt and little else; long: to learn what can be learnt;
         plain: for each of several models that answer together; judge: for one of the trainings of a judging model.
         """
         kind = self.architecture
         steps, rate = STEPS[kind].get(stage, STEPS[kind]["long"]), RATES[kind][stage != "biased"]
-        return [of_steps(rows, each, lr=rate, **REGULARISED[kind]) for each in steps]
+        return of_steps(rows, steps, lr=rate, **REGULARISED[kind])
 
 
 def of_steps(rows: int, steps: int, **changes: Any) -> Recipe:

@@ -156,7 +156,7 @@ def probe_pixels(subject: Subject, trainer: Trainer, views: Sequence[View]) -> P
     array = pixels(own.inputs.identity, len(own), stream_of(own, LARGEST), LARGEST, user_cache("features"))
     material = Material(file_of(array), own.classes, f"{own.inputs.identity}:{LARGEST}")
     halves = np.where(trainer.fold < 0, -1, trainer.fold % 2)
-    trainer = replace(trainer, material=material, fold=halves, recipe_number=0)
+    trainer = replace(trainer, material=material, fold=halves)
     try:
         plain = train_plain_models(trainer, 1)
     except Problem:  # it is beside the point of an audit

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from debiaser.io import numpy_stream
@@ -21,6 +22,7 @@ Rows: TypeAlias = NDArray[np.int64]
 STEPS = 500  # of the solver, at most
 SUBSETS = 10  # of DFR
 ROUNDS, ETA, FOLDS = 10, 1.0, 4  # of GroupDRO: how often, how fast and by what a group's weight grows with its loss
+SHARPEST = 5.0  # logarithm of the largest scale of a calibrated last layer
 NEVER = -30.0  # the bias of a class that no sample has
 
 
@@ -60,6 +62,21 @@ class LogisticFit:
         weights, biases = layer
         return np.asarray(self.x @ (weights / self.scale).T.astype(np.float32) + (biases + weights @ self.mean))
 
+    def calibrated(self, weight: Vector) -> LastLayer:
+        """The same, scaled so that its probabilities fit the labels: strong regularisation evens them out."""
+        layer = self.fit(weight)
+        logits = self.logits(layer)
+
+        def loss(log_scale: float) -> float:
+            return float(weight @ self.losses(np.exp(log_scale) * logits))
+
+        scale = np.float32(np.exp(minimize_scalar(loss, bounds=(-SHARPEST, SHARPEST), method="bounded").x))
+        return layer[0] * scale, layer[1] * scale
+
+    def losses(self, logits: Vector) -> Vector:
+        """(n,) cross-entropy of every sample."""
+        return -np.take_along_axis(log_softmax(logits, axis=1), self.y[:, None], 1)[:, 0]
+
     def balanced_subsets(self, groups: Rows, seed: int, subsets: int = SUBSETS) -> LastLayer:
         """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
         stream, members = (
@@ -90,8 +107,7 @@ class LogisticFit:
             worst = (np.bincount(groups, logits.argmax(1) == self.y) / sizes).min()
             if worst > most:
                 most, kept = worst, q
-            losses = -np.take_along_axis(log_softmax(logits, axis=1), self.y[:, None], 1)[:, 0]
-            q = q * np.exp(ETA * np.bincount(groups, losses) / sizes)
+            q = q * np.exp(ETA * np.bincount(groups, self.losses(logits)) / sizes)
             q /= q.sum()
         return self.fit((kept / sizes)[groups])
 
