@@ -256,6 +256,23 @@ def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls
         assert found["test"]["cells"]["interval"][1] < 0 and found["kept"] is kept
 
 
+@pytest.mark.parametrize(("recovered", "chosen"), [(80.0, "GroupDRO"), (70.0, VANILLA), (None, VANILLA)])
+def test_groupdro_is_ruled_out_where_marks_of_rarer_groups_are_not_recovered(
+    recovered: float | None, chosen: str
+) -> None:
+    group, stream = np.arange(400) % 4, np.random.default_rng(0)
+    vanilla = (group != 3) | (stream.random(400) < 0.2)
+    right = {VANILLA: vanilla, "GroupDRO": stream.random(400) < 0.8}
+    cells = [
+        {"class": name, "value": value, "n": n, "found_again": share}
+        for name in "ab"
+        for value, n, share in (("land", 150, 20.0), ("water", 50, recovered))
+    ]
+    known = Groups(group % 2, ("land", "water"), np.zeros(400, bool), "marks", {"groups": cells})
+    choice = choose_model(trial_of(right, labels=group // 2), group, None, None, None, known=known)
+    assert choice.chosen == chosen and ("rarer groups" in choice.sentence) == (chosen == VANILLA)
+
+
 @pytest.mark.parametrize("rare", [0, 6])
 def test_held_out_samples_that_hardly_have_a_group_do_not_overrule_what_helps_it(rare: int) -> None:
     """Of the rare group, which the candidate lifts from 0 to 100%, six held-out samples, or none: no proof of harm."""

@@ -389,10 +389,10 @@ class Trainer:
 
     def biased_job(self, name: str, train: Rows, ask: Rows, seed: int) -> Job:
         """A model that learns what is easy: by GCE, for a short time, on clean inputs, from class-balanced draws; on
-        frozen features a linear head, so strongly regularised that it learns little else."""
-        job = Job(name, self.material, self.y, train, ask, self.recipe("biased", len(train)), self.seed + seed, ALPHA)
-        job = replace(job, weight=balancing_weights(self.y[train]))
-        if self.material.architecture == "mlp":  # the same under every seed
+        frozen features a linear head, the same under every seed, so strongly regularised that it learns little else."""
+        recipe, drawn = self.recipe("biased", len(train)), balancing_weights(self.y[train])
+        job = Job(name, self.material, self.y, train, ask, recipe, self.seed + seed, ALPHA, drawn)
+        if self.material.architecture == "mlp":
             job = replace(job, seed=self.seed, alpha=None, rule="calibrated", strength=BIASED_HEAD / len(train))
         return job
 
@@ -401,23 +401,17 @@ class Trainer:
         return np.flatnonzero((self.fold >= 0) & (self.fold != fold)), np.flatnonzero(self.fold == fold)
 
     def fold_jobs(
-        self,
-        name: str,
-        recipe: Recipe,
-        seed: int,
-        alpha: float | None = None,
-        weight: Vector | None = None,
-        start: Sequence[str] | None = None,
+        self, name: str, recipe: Recipe, seed: int, weight: Vector | None = None, start: Sequence[str] | None = None
     ) -> list[Job]:
         """One job per fold: train on the others, predict it.
 
         `weight`: (n,), None for class-balanced draws; `start`: keys of the jobs, by fold, that these go on from.
         """
-        jobs, seed = [], self.seed + seed
+        jobs = []
         for fold in self.folds:
             train, ask = self.of_fold(fold)
             drawn = balancing_weights(self.y[train]) if weight is None else weight[train]
-            job = Job(name, self.material, self.y, train, ask, recipe, seed, alpha, drawn)
+            job = Job(name, self.material, self.y, train, ask, recipe, self.seed + seed, weight=drawn)
             jobs.append(replace(job, start=start[fold] if start else None))
         return jobs
 

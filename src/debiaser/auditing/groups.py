@@ -131,12 +131,10 @@ class Groups:
 
     @property
     def reliable(self) -> bool:
-        """Whether the marks of every group that is not the largest of its class are mostly recovered."""
+        """Whether the marks of every group but the largest of its class are mostly recovered."""
         cells = self.told.get("groups", [])
-        largest = {
-            name: max(cell["n"] for cell in cells if cell["class"] == name) for name in {c["class"] for c in cells}
-        }
-        rare = [cell for cell in cells if 0 < cell["n"] < largest[cell["class"]]]
+        largest = {cell["class"]: cell for cell in sorted(cells, key=lambda each: each["n"])}.values()
+        rare = [cell for cell in cells if cell["n"] and cell not in largest]
         return all((cell["found_again"] or 0) >= 100 * RELIABLE for cell in rare)
 
 
