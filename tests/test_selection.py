@@ -252,7 +252,7 @@ def test_a_chosen_model_that_lifts_the_worst_group_is_kept_though_the_mean_falls
     groups = Groups(group % 2, ("land", "water"), np.zeros(400, bool), "marks")
     for right, kept in ((lifts, True), (harms, False)):
         trial = replace(trial_of({VANILLA: vanilla, PGD: right}, group == 3, labels), chosen=PGD)
-        found = report_evaluation(trial, PGD, own, groups, None, certain=True)
+        found = report_evaluation(trial, PGD, own, groups, None)
         assert found["test"]["cells"]["interval"][1] < 0 and found["kept"] is kept
 
 
@@ -284,7 +284,7 @@ def test_held_out_samples_that_hardly_have_a_group_do_not_overrule_what_helps_it
     own: Any = SimpleNamespace(classes=("a", "b"), group=None, y=torch.from_numpy(np.append(labels, 0)))
     names, value = tuple("wxyz"), np.append(group, 3)
     groups = Groups(value, names, np.zeros(n + 1, bool), "marks")
-    assert report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None, certain=True)["kept"]
+    assert report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None)["kept"]
 
 
 def test_marked_held_out_samples_are_told_by_their_marks() -> None:
@@ -296,7 +296,7 @@ def test_marked_held_out_samples_are_told_by_their_marks() -> None:
     known[:10] = known[30] = True
     value = np.where(np.arange(400) == 30, 1, 0)
     groups = Groups(value, ("land", "water"), known, "marks")
-    marked = report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None, certain=True)["test"]["marked"]
+    marked = report_evaluation(replace(trial, chosen=PGD), PGD, own, groups, None)["test"]["marked"]
     cells = len({(int(trial.labels[row]), int(value[row])) for row in np.flatnonzero(known)})
     assert marked == {"rows": 11, "before": pytest.approx(100 / cells), "after": pytest.approx(100 - 100 / cells)}
 

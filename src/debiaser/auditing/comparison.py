@@ -80,19 +80,14 @@ def resampled(
 
 
 def report_evaluation(
-    evaluation: Evaluation,
-    rival: str,
-    own: OwnData,
-    groups: Groups | None,
-    max_cost: float | None,
-    certain: bool = False,
+    evaluation: Evaluation, rival: str, own: OwnData, groups: Groups | None, max_cost: float | None
 ) -> dict[str, Any]:
     """What `debias` adds to an audit: vanilla before, its rival after, the other controls, the test, whether it helped.
 
     The rival is the chosen candidate or, where that is vanilla, the best of those that were not chosen. Whether it
-    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` where it did or, where
-    the shortcut is `certain` (groups are known, or a property is named), unless it is shown to harm the worst, too: not
-    by samples that lack a group, and a group counts however few of them are in it, since those it helps are rare.
+    helped is a matter of the mean over groups, or over cells where none are known; it is `kept` unless it is shown to
+    harm both this mean and the worst of them: not by samples that lack a group, and a group counts however few of them
+    are in it, since those it helps are rare.
     """
     every = None if groups is None else groups.of(own.y.numpy())
     of = None if every is None else every[evaluation.rows]
@@ -110,8 +105,8 @@ def report_evaluation(
     cell_change = cell_difference(evaluation, rival, cells)
     helped, words = judge_change(overall, misclassified, cell_change, kind)
     highest = (cell_change["interval"][1], cell_change["worst_interval"][1])  # in the mean, and in the worst of them
-    sure = lacking or any(each is None or each >= 0 for each in highest) if certain else helped
-    kept = evaluation.chosen != VANILLA and sure
+    harmless = lacking or any(each is None or each >= 0 for each in highest)
+    kept = evaluation.chosen != VANILLA and harmless
     if evaluation.chosen == VANILLA:
         changed = changes_in_words(overall, misclassified, cell_change, kind)
         helped, words = False, f"Debiasing was not chosen; on the held-out samples {rival} changed {changed}."

@@ -82,7 +82,7 @@ def select_and_prove(
         trainings = {name: trainings[name] for name in dict.fromkeys((VANILLA, choice.rival, wanted or VANILLA))}
     evaluation = train_candidates(trainer, [(np.union1d(train, valid), held_out)], trainings, own.unit, seeds)
     evaluation = replace(evaluation, chosen=choice.chosen)
-    more = report_evaluation(evaluation, choice.rival, own, groups, max_cost, of is not None or planted is not None)
+    more = report_evaluation(evaluation, choice.rival, own, groups, max_cost)
     paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
@@ -343,7 +343,7 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         why = f"it was chosen by {choice.by}, and held-out samples do not show it to do harm"
         change = f"--export {folder_name(VANILLA)} takes vanilla instead"
     elif choice.chosen != VANILLA:
-        why = f"{choice.chosen} was chosen, but held-out samples do not show it to be better"
+        why = f"{choice.chosen} was chosen, but held-out samples show it to do harm"
         change = f"--export {folder_name(choice.chosen)} takes it anyway"
     else:
         why = "no candidate was clearly better"
