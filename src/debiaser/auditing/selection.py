@@ -234,7 +234,10 @@ def choose_model(
     cells = by_class if planted and of is None else cells_of(validation, of)
     if of is not None and len({validation.labels[cell][0] for cell in cells}) == len(cells):
         cells = cells_of(validation, of, 1)  # in no class two groups are large: those against the shortcut must count
-    full, drawn = resampled(validation, names, cells, planted, of is not None or bool(planted), seed)
+    mixed = None
+    if known is not None and of is not None:
+        mixed = known.mixed(np.array([of[cell][0] for cell in cells]), np.array([cell.sum() for cell in cells]))
+    full, drawn = resampled(validation, names, cells, planted, of is not None or bool(planted), seed, mixed)
     chance = 1 / len(np.unique(validation.labels))
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
