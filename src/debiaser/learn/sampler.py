@@ -151,7 +151,7 @@ class ScoreSampler(Sampler[int]):
                 yield row
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass; a pass restored by `load_state_dict` resumes where it was."""
+        """Set the epoch of the next pass; if `load_state_dict` restored a pass of this epoch, that pass resumes."""
         if epoch != self.epoch:
             self._skip = 0
         self.epoch = self._pass = epoch  # a pass that was under way is over
