@@ -205,8 +205,9 @@ def spaced_lists(text: str) -> str:
 
 
 INTRODUCTION = (
-    "Import everything from `debiaser`, unless a longer path is given. A default such as `bounded(0.7, above=0, at_most=1)` "
-    "is 0.7, and gives the allowed range; `choice('eval', 'train')` lists the allowed values, of which the first is the default."
+    "Import everything from `debiaser`, unless a longer path is given. A default such as "
+    "`bounded(0.7, above=0, at_most=1)` is 0.7 and gives the allowed range; `choice('eval', 'train')` lists the "
+    "allowed values, of which the first is the default."
 )
 
 
@@ -230,7 +231,7 @@ def reference_page() -> str:
 
 def commands_page() -> str:
     """Every command with its arguments and options, from the commands themselves."""
-    parts = ["# Commands", "", "The same text as `debiaser --help`. For exit codes and `--json`, see the [quick start](index.md)."]
+    parts = ["# Commands", "", "As in `debiaser --help`. For exit codes and `--json`, see [quick start](index.md)."]
     for name, command in commands(get_command(app)):
         parts += ["", f"## debiaser {name}", "", str(command.help or "").strip(), ""]
         parts += ["| argument or option | default | description |", "| --- | --- | --- |"]

@@ -94,8 +94,7 @@ real_2 = Study(
     "PGD has the highest accuracy on the worst group (ties within one standard deviation count, D29).",
     tuple(each for dataset in ("celeba", "civilcomments") for each in average_and_worst(REAL_2, dataset, "unbiased")),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_2))),
-    "The average is over test samples (D27); the paper's baselines are from the CNC paper (D28). Initial weights are "
-    "random (D15, D16).",
+    "Averages are over test samples (D27); baselines are from the CNC paper (D28). Random initial weights (D15, D16).",
 )
 
 REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
@@ -287,14 +286,14 @@ natural = Study(
         *(cell(m, dataset="cifar10", rho=None) for m in ("vanilla", "pgd")),
     ),
     everywhere(harmless),
-    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; "
-    "it is about five standard deviations (D31). Its released code scores augmented images (D8), which costs less here.",
+    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
+    "about five standard deviations (D31). Its released code scores augmented images (D8), which costs less here.",
 )
 
 KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
 ab_hist = Study(
     "Histograms of gradient norms",
-    "Samples that go against the shortcut have larger gradient norms than the others: on average, and with an AUROC "
+    "Samples that go against the shortcut have larger gradient norms than the others, on average and with an AUROC "
     "above 0.9.",
     at_each(
         CMNIST,
@@ -335,9 +334,9 @@ def colour_is_learnt(here: Sequence[Tally]) -> Finding:
 COUNTED: dict[str, Any] = {"dataset": "cmnist-colour", "metric": "samples", "table": "stat_reverse"}
 second_easiest = Study(
     "Appendix: colour as the target (table stat_reverse)",
-    "With colour as the target, PGD is above 90% and at most a point below Vanilla, and at rho 0.5% no more conflicting "
-    "than aligned samples have a norm above half of the largest: PGD does not simply learn the second-easiest "
-    "feature.",
+    "With colour as the target, PGD is above 90% and at most a point below Vanilla, and at rho 0.5% no more "
+    "conflicting than aligned samples have a norm above half of the largest: PGD does not simply learn the "
+    "second-easiest feature.",
     (
         *at_each(COLOUR, (cell(m, f"{method_name(m)} (colour)") for m in ("vanilla", "lff", "pgd"))),
         ours("pgd", "PGD without augmentation (colour)", "augment=false", dataset="cmnist-colour"),
@@ -349,8 +348,8 @@ second_easiest = Study(
         *at_each(CMNIST, (cell(m, f"{method_name(m)} (digit)") for m in ("vanilla", "lff", "pgd"))),
     ),
     everywhere(colour_is_learnt, but="cmnist"),  # the digit cells stand beside
-    "The same images with the roles swapped. The table counts training samples at rho 0.5% by their norm divided by the "
-    "largest, averaged over runs. LfF is trained without augmentation, since that rotates the hue, here the target.",
+    "The same images with the roles swapped. The table counts training samples at rho 0.5% by their norm divided by "
+    "the largest, averaged over runs. Augmentation rotates the hue, here the target, so LfF is trained without it.",
 )
 
 hist_trial = Study(
@@ -489,9 +488,9 @@ frontier = Study(
     ),
     everywhere(above("DPR", "PGD", by=-0.5)),
     "Methods marked (group labels) know the class and bias of every training sample, so they are reference points, not "
-    "competitors. The figure plots accuracy against the share of draws that went to conflicting samples, to tell better "
-    "scores from heavier oversampling; GroupDRO and XRM also weight groups in the loss. Methods with two networks or a "
-    "retrained last layer count each sample as seen once.",
+    "competitors. The figure plots accuracy against the share of draws that went to conflicting samples, to separate "
+    "better scores from heavier oversampling; GroupDRO and XRM also weight groups in the loss. Methods with two "
+    "networks or a retrained last layer count each sample as seen once.",
     figure="draws",
     ours=True,
 )

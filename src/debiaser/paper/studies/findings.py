@@ -312,7 +312,7 @@ def also_printed(study: Study) -> list[str]:
     beside = [cell.published(study.label) for cell in study.cells]
     here = {(cell.dataset, cell.rho) for cell in study.cells}
     return [
-        f"{each.method} {each.variant}".rstrip() + f", {each.metric.replace('_', ' ')}"
+        f"{f'{each.method} {each.variant}'.rstrip()}, {each.metric.replace('_', ' ')}"
         + ("" if each.rho is None else f" at rho {each.rho * 100:.3g}%")
         + f": {each.mean:g}"
         for each in table(study.label)

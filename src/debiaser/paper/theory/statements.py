@@ -165,7 +165,7 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
         "Sampling by gradient norm lowers Tr[I_h(theta_h)^-1] below that of uniform sampling (logistic model).",
         judged(max(ratios) < 1),
         "on every drawn data set",
-        f"on {len(ratios)} data sets it is {min(ratios):.1%} to {max(ratios):.1%} of that of uniform sampling; the lowest found is "
+        f"on {len(ratios)} datasets it is {min(ratios):.1%} to {max(ratios):.1%} of that value; the lowest found is "
         f"{min(lowest):.1%} to {max(lowest):.1%}",
         {"largest_ratio": max(ratios), "smallest_ratio": min(ratios), "largest_optimal_ratio": max(lowest)},
     )
