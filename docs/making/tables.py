@@ -340,7 +340,7 @@ def speed_row(claim: Mapping[str, Any], way: str) -> dict[str, str]:
     return {
         "Task": claim["title"],
         "Compared with": way,
-        "Its time / ours": times(spread["median"]) + (" (ours / its time)" if claim["at_most"] else ""),
+        "Its time / ours": times(spread["median"]) + (" (ours / its)" if claim["at_most"] else ""),
         "Range": f"{times(spread['low'])} to {times(spread['high'])}",
         "Our time": short(claim["seconds"]["ours"]),
         "Peak memory, MB (ours – its)": " – ".join(peaks) if memory else "–",

@@ -131,7 +131,7 @@ def audit(
         pred_probs: your own model's predicted probabilities (n, classes) for samples it was not trained on. That model
             is then audited, and none is trained.
         features: inputs (n, h) of that model's last layer.
-        label: column with the labels, if it cannot be found.
+        label: column with the labels, if it is not detected automatically.
         image: column with paths of images.
         text: column with texts.
         group: column with the known bias attribute; used for evaluation only.
@@ -141,7 +141,8 @@ def audit(
         **options: as for the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`, `marks`
             (a CSV file of marks, as saved by the page), `redact`.
 
-    Returns: The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
+    Returns:
+        The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
 
     Raises:
         Problem: the data cannot be read or used; the message says what to do.
@@ -195,8 +196,9 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
         **options: for a network, those of `debiaser.methods.debias`; for data, those of `audit`, and `use_groups`,
             `export` and `max_cost`.
 
-    Returns: For a network, the debiased network and the scores. For data, the findings of the audit and whether
-    debiasing helped on held-out samples; the exported model is in `out`/model.
+    Returns:
+        For a network, the debiased network and the scores. For data, the findings of the audit and whether debiasing
+        helped on held-out samples; the exported model is in `out`/model.
 
     Raises:
         Problem: the data cannot be read or used; the message says what to do.

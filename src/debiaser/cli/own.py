@@ -25,7 +25,7 @@ Source = Annotated[
 Label = Annotated[str | None, typer.Option(help="Column with the labels.")]
 Image = Annotated[str | None, typer.Option(help="Column with image paths.")]
 Text = Annotated[str | None, typer.Option(help="Column with texts.")]
-Group = Annotated[str | None, typer.Option(help="Column with the known bias: to evaluate; to train, see --use-groups.")]
+Group = Annotated[str | None, typer.Option(help="Column with a known bias; for evaluation only, unless --use-groups.")]
 SplitColumn = Annotated[str | None, typer.Option("--split", help="Column with train, valid or test.")]
 Unit = Annotated[str | None, typer.Option(help="Column whose samples stay in one split: patient, store, video.")]
 Backbone = Annotated[str | None, typer.Option(help="A transformers model, by name or folder, for frozen features.")]
@@ -50,7 +50,7 @@ def audit(
     group: Group = None,
     split: SplitColumn = None,
     unit: Unit = None,
-    probs: Annotated[Path | None, typer.Option(help="Predictions (n, classes) of your own model, .npy.")] = None,
+    probs: Annotated[Path | None, typer.Option(help="Probabilities (n, classes) of your own model, .npy.")] = None,
     features: Annotated[Path | None, typer.Option(help="Inputs (n, h) of its last layer, .npy.")] = None,
     backbone: Backbone = None,
     finetune: Finetune = False,
@@ -162,7 +162,7 @@ def score(
     text: Text = None,
     engine: Annotated[str, typer.Option(help="local: in this process; ray: on a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the cluster; by default a local one.")] = None,
-    workers: Annotated[int, typer.Option(help="Ray workers; by default one fewer than CPUs.")] = 0,
+    workers: Annotated[int, typer.Option(help="Ray workers; by default all CPUs but one.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("debiaser-scores"),
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -65,7 +65,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         alpha: exponent of GCE.
         p: the norm of the gradient, as in `gradient_norms`.
         power: power that the norm is raised to.
-        head: name of the last layer, if it cannot be found.
+        head: name of the last layer, if it is not detected automatically.
         seed: seed of the draws.
         reset: start the second step with a new optimiser and schedule.
         parameters: parameters whose gradient is used, as in `gradient_norms`.

@@ -50,7 +50,8 @@ def score_dataset(
         identity: a name for the data; a folder with scores of other data is then refused.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
-    Returns: The number of samples that have a score.
+    Returns:
+        The number of samples that have a score.
 
     Raises:
         Misuse: the dataset is empty or lacks the key column, or the workers take all CPUs of the cluster.

@@ -47,7 +47,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         alpha: exponent of GCE.
         p: the norm of the gradient, as in `gradient_norms`.
         power: power that the norm is raised to.
-        head: name of the last layer, if it cannot be found.
+        head: name of the last layer, if it is not detected automatically.
         parameters: parameters whose gradient is used, as in `gradient_norms`.
         guard: if False, draw by the scores alone, as the paper does.
         held_out: share of train_dataset, drawn at random, that neither stage is trained on. If this would be fewer than

@@ -119,14 +119,15 @@ def gradient_norms(
         bias: include the gradient of the last layer's bias.
         parameters: "head" for the last linear layer. "all", the name of a parameter or layer, a pattern such as
             "encoder.*" or a function of the name choose among all trainable parameters, which takes a backward pass.
-        head: the last linear layer or its name, if it cannot be found.
+        head: the last linear layer or its name, if it is not detected automatically.
         batch_size: samples per forward pass.
         chunk: samples per backward pass; by default as many as fit into a fixed amount of memory.
         shared: if torch.distributed is initialised, every process must make this call; each scores its part, with the
             buffers of process 0, and all get the same vector. If False, this process scores all samples by itself.
         see: called with the logits (b, k) and labels (b,) of every batch that this process scores, in order.
 
-    Returns: A tensor (n,) on the CPU, in the order of the dataset.
+    Returns:
+        A tensor (n,) on the CPU, in the order of the dataset.
 
     Raises:
         Misuse: the norm does not exist, or the dataset is empty.

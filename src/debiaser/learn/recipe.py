@@ -23,7 +23,7 @@ SCHEDULES = ("constant", "cosine", "linear", "one-cycle", "step")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Epochs, batch size, optimiser and learning rate schedule of a training.
+    """Epochs, batch size, optimiser and learning rate schedule.
 
     Args:
         epochs: epochs per stage.

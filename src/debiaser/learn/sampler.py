@@ -192,7 +192,7 @@ class ScoreSampler(Sampler[int]):
 
     @property
     def effective_sample_size(self) -> float:
-        """1 / sum of squared probabilities: the number of equally likely samples that would be as even."""
+        """1 / sum of squared probabilities: how many equally likely samples would give an average as noisy."""
         return effective_sample_size(self.probabilities)
 
 
@@ -234,8 +234,8 @@ def debiased_loader(
         seed: seed of the draws.
         **options: further arguments of DataLoader, such as num_workers.
 
-    Returns: The loader. Under torch.distributed, every process gets its share of one draw; do not let accelerate
-    prepare it.
+    Returns:
+        The loader. Under torch.distributed, every process gets its share of one draw; do not let accelerate prepare it.
 
     Raises:
         Misuse: an option would replace the sampler.

@@ -57,7 +57,8 @@ def score_stream(
         part_rows: samples per file.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
-    Returns: The number of samples in the stream.
+    Returns:
+        The number of samples in the stream.
 
     Raises:
         Misuse: the stream is empty, or a number is invalid.
@@ -150,7 +151,8 @@ def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = 
         *paths: the folders.
         keys: keys of the samples, in the desired order; by default the order of the stream, or ascending order of keys.
 
-    Returns: A tensor (n,) of 32-bit floats: the scores of one folder after the other, or those of the keys.
+    Returns:
+        A tensor (n,) of 32-bit floats: the scores of one folder after the other, or those of the keys.
 
     Raises:
         Problem: a folder holds no scores, the scores are unfinished or damaged, or a key has no score.

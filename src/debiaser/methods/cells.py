@@ -56,9 +56,7 @@ class Cells(Method):
         return task.fit(fresh, "debiased", ScoreSampler(weights, seed=task.seed))
 
     def biased(self, task: Task, stage: str, labels: Groups, unsure: NDArray[np.float64], share: float) -> nn.Module:
-        """Train a fresh biased model on a share of every class: the samples that the previous model was surest of, if
-        any.
-        """
+        """Train a fresh biased model on a share of every class: the samples that the previous one was surest of."""
         shuffled = numpy_stream(task.seed, "cells", stage).permutation(len(labels))
         order = shuffled[np.argsort(unsure[shuffled], kind="stable")]  # surest first, in random order where alike
         place = np.empty(len(labels), np.int64)

@@ -84,10 +84,11 @@ def debias(
         reweigh: function that changes the sampling probabilities (n,), which need not sum to 1, for weights of your
             own.
 
-    Returns: `model` is the debiased network, or vanilla if that is safer. `scores` (n,) are higher for samples that go
-    against the shortcut, and `probabilities` (n,) are those of the draws; both are None for methods without scores.
-    `vanilla`, `debiased` and their `comparison` are set if the two were compared, `told` says what was decided and why,
-    and `history` and `seconds` describe the stages.
+    Returns:
+        `model` is the debiased network, or vanilla if that is safer. `scores` (n,) are higher for samples that go
+        against the shortcut, and `probabilities` (n,) are those of the draws; both are None for methods without scores.
+        `vanilla`, `debiased` and their `comparison` are set if the two were compared, `told` says what was decided and
+        why, and `history` and `seconds` describe the stages.
 
     Warns:
         DebiasingWarning: the debiased network is below chance in a class, or loses too much accuracy, on samples like

@@ -57,9 +57,7 @@ class DFR(Method):
         return LogisticFit(features, labels, seen.logits.shape[1], strength, l1=self.penalty == "l1")
 
     def best_strength(self, seen: Outputs, groups: Groups, seed: int) -> float:
-        """Fit on one half and return the strength that is best on the worst group of the other; ties: by mean group
-        accuracy.
-        """
+        """Fit on one half; return the strength with the best worst-group (then mean) accuracy on the other."""
         first = numpy_stream(seed, "dfr halves").random(len(groups)) < 0.5
         one, two = (Outputs(seen.features[half], seen.logits[half], seen.labels[half]) for half in (first, ~first))
         others = consecutive(groups[~first])

@@ -29,7 +29,7 @@ class EIIL(Method):
         adjustment: C of GroupDRO's size adjustment.
         balanced: draw the groups equally often.
         penalty: weight of IRM's penalty.
-        anneal: share of the epochs in which the penalty has weight 1 instead.
+        anneal: share of the epochs, at the start, in which the penalty has weight 1.
         augment: augment the training data.
 
     >>> result = debias(model, dataset, EIIL(steps=100))

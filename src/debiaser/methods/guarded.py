@@ -44,8 +44,8 @@ class GuardedPGD(Method):
 
     Args:
         alpha: exponent of GCE; None for cross-entropy.
-        strength: strength of the draws: 0 for vanilla, 1 if half of the draws of a class go to misclassified samples,
-            at most 1.5; None to choose it.
+        strength: 0 for vanilla, 1 for half of the draws of a class on misclassified samples, 1.5 for three quarters;
+            None to choose it automatically.
         doubt: draw samples that look mislabelled less often, if there are many.
         held_out: share of the training samples to hold out if there is no validation data.
         max_cost: points of accuracy on held-out samples that debiasing may cost.

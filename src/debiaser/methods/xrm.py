@@ -24,8 +24,8 @@ class XRM(Method):
     third to do well both on what they misclassify and on the rest.
 
     Args:
-        learner: of the second stage: "groupdro" on class x misclassified by either network, or "balanced" draws of
-            these groups.
+        learner: how the second stage learns: "groupdro" on class x misclassified by either network, or "balanced" draws
+            of these groups.
         eta: step size of GroupDRO's group weights.
         length: length of the first stage, as a multiple of the recipe's epochs.
         augment: augment the training data.

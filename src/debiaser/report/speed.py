@@ -44,7 +44,7 @@ def bound(claim: Found) -> str:
         return ""
     worst = max(spread["median"] for spread in claim["ratios"].values())
     kept = "within" if worst <= claim["at_most"] else "above"
-    return f"Measured: {worst:.3f} times, {kept} our limit of {claim['at_most']:g} times."
+    return f"Ours / other: {worst:.3f}, {kept} our limit of {claim['at_most']:g}."
 
 
 def short(seconds: float) -> str:

@@ -362,6 +362,6 @@ def protocol(study: Study, scale: Scale) -> str:
     """Recipe, selection rule, what the numbers are, and what the study itself has to say."""
     metrics = list(dict.fromkeys(AVERAGES.get(cell.metric, cell.metric) for cell in study.cells))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
-    numbers = f"Numbers ({'; '.join(metrics)}) are mean ± sample standard deviation over seeds"
+    numbers = f"Numbers ({'; '.join(metrics)}) are means ± sample standard deviations over seeds"
     data = "where we inject the bias, the data is redrawn for each seed"
     return f"Recipe `{scale.recipe}`{scale.shortened}; {rule}. {numbers}; {data}. {study.protocol}".strip()
