@@ -81,7 +81,7 @@ Data = Annotated[Path | None, typer.Option(help="Folder of raw datasets; by defa
 Out = Annotated[Path, typer.Option(help="Folder for runs.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Precision = Annotated[str, typer.Option(help="Precision of forward passes in training: 32 or bf16.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming earlier runs.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of reusing earlier runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
