@@ -55,7 +55,7 @@ TEST_SEED = 0  # the test set is made once and shared by all rho and seeds
 
 
 def load_ccifar(root: Path | None, rho: float, data_seed: int, noise: float = 0.0, severity: int = 5) -> Benchmark:
-    """`severity` is that of the corruptions, from 1 to 5. Corrupted images are made once and cached."""
+    """`severity`: severity of the corruptions, from 1 to 5. Corrupted images are made once and cached."""
     inject.check_share("rho", rho)
     made = {}
     for part, photographs in parts(root, data_seed).items():
