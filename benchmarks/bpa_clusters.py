@@ -1,4 +1,4 @@
-"""Why BPA does not find the conflicting rows of Colored MNIST: what its clusters hold, for several numbers of them.
+"""Why BPA does not find the conflicting samples of Colored MNIST: what its clusters contain, by their number.
 
     python benchmarks/bpa_clusters.py --out results/search/bpa_clusters.json
 

@@ -1,4 +1,4 @@
-"""What the clusters of finished runs hold: whether rows that go against the shortcut have clusters of their own.
+"""What the clusters of finished runs contain: whether conflicting samples have clusters of their own.
 
     python benchmarks/clusters.py RUN_FOLDER... --out results/search/george_clusters.json
 

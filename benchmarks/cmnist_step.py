@@ -1,4 +1,4 @@
-"""A training step of SimConv-1 beside the same step with stock layers, and how far both are from the machine's limit.
+"""A training step of SimConv-1, compared with the same step with stock layers and with the limit of the machine.
 
     python benchmarks/cmnist_step.py --out benchmarks/results/cmnist_step.json
     python benchmarks/cmnist_step.py --out benchmarks/results/cmnist_accuracy.json --accuracy --data DIR --work DIR

@@ -1,4 +1,4 @@
-"""What sixty and a hundred and twenty marks bring on real sets whose groups are known, beside no marks and all labels.
+"""What 60 and 120 marks gain on real datasets with known groups, compared with no marks and all group labels.
 
     python benchmarks/fix.py waterbirds --data DIR --work DIR --draws 3 --out results/fix
 

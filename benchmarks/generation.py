@@ -1,4 +1,4 @@
-"""How long the generated benchmarks take to make, and the second time; and JPEGs to decode, beside the usual way.
+"""How long the generated benchmarks take to make and to load again, and JPEGs to decode, against the usual way.
 
     python benchmarks/generation.py --data DIR --out benchmarks/results/generation.json
 

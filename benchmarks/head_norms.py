@@ -1,4 +1,4 @@
-"""Gradient norms of the last layer beside captum's TracInCPFast and opacus with all else frozen, as ratios, in one run.
+"""Gradient norms of the last layer: ours, captum's TracInCPFast, and opacus with the rest frozen, in one run.
 
     python benchmarks/head_norms.py --out benchmarks/results/head_norms.json
 

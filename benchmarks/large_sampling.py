@@ -1,4 +1,4 @@
-"""A sampler over very many rows: time and memory, each size in a fresh process, beside the calculation on paper.
+"""A sampler over very many samples: time and memory, each size in a fresh process, against the calculated ones.
 
     python benchmarks/large_sampling.py     # writes results/large_sampling.json and the table in docs/large_data.md
 

@@ -1,4 +1,4 @@
-"""Wrong labels beside rows that go against the rule: Colored MNIST with flipped labels, kinds called and accuracy kept.
+"""Wrong labels and conflicting samples: Colored MNIST with flipped labels, how samples are called, and accuracy.
 
     python benchmarks/noise.py --data FOLDER_WITH_RAW_SETS --work FOLDER --out results/verdict/noise.json
 

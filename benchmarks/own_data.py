@@ -1,4 +1,4 @@
-"""What `audit` and `debias` reach on data laid out as a person would have it; each line of `results/own/` is one run.
+"""What `audit` and `debias` achieve on data laid out as a user would have it; each file in `results/own/` is one run.
 
     python benchmarks/own_data.py cmnist|bar|imdb|table|regret --data RAW_SETS --work FOLDER --out results/own
 

@@ -1,4 +1,4 @@
-"""The way in: CelebA's faces decoded and resized once into the cache, beside a DataLoader with two workers and Pillow.
+"""Loading images: CelebA's faces decoded once into the cache, against a DataLoader with two workers and Pillow.
 
     python benchmarks/preparing.py --data FOLDER [--images 5000] [--size 64]
 

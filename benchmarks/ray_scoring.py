@@ -1,4 +1,4 @@
-"""Scores by Ray beside the local stream, in one run, in turns; and how time and memory grow with the rows.
+"""Scoring with Ray and with the local stream, interleaved in one run; how time and memory grow with the samples.
 
     python benchmarks/ray_scoring.py --work DIR --out benchmarks/results/ray_scoring.json
 

@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--pgd", action="store_true", help="plain PGD beside it")
+    parser.add_argument("--pgd", action="store_true", help="also run plain PGD")
     given = parser.parse_args()
     runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else []
     done = {(each["n"], each["core_noise"], each["rho"], each["seed"]) for each in runs}

@@ -1,7 +1,7 @@
-"""The three pieces in your own loop: `python examples/own_loop.py`.
+"""PGD in your own training loop: `python examples/own_loop.py`.
 
-Coloured digits: colour goes with the digit in 95% of the training images and says nothing in the test images. The
-loop is an ordinary one; only the loss of the first training and the sampler of the second are ours.
+The data are coloured digits: colour matches the digit in 95% of the training images and is random in the test images.
+The loop is an ordinary one; only the loss of the first stage and the sampler of the second come from debiaser.
 """
 
 import torch
@@ -14,7 +14,7 @@ from debiaser.learn.nets import SimConv1
 
 
 def train(model: nn.Module, loader: DataLoader, loss: nn.Module, epochs: int) -> nn.Module:
-    """Nothing here knows about debiasing."""
+    """An ordinary training loop, unaware of debiasing."""
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     model.train()
     for _ in range(epochs):
@@ -26,7 +26,7 @@ def train(model: nn.Module, loader: DataLoader, loss: nn.Module, epochs: int) ->
 
 
 def main(short: int = 4, long: int = 16) -> dict[str, float]:
-    """Accuracy on unbiased test images with and without, and what the sampler rests on."""
+    """Return the accuracies on unbiased test images, the mean scores, and the effective sample size."""
     torch.manual_seed(0)
     data = digits.load(None, 0.05, 0)
     dataset, test = (TensorDataset(part.batch(torch.arange(len(part))).x, part.y) for part in (data.train, data.test))
@@ -37,10 +37,10 @@ def main(short: int = 4, long: int = 16) -> dict[str, float]:
 
     shuffled = DataLoader(dataset, 64, shuffle=True)
     plain = train(SimConv1(), shuffled, nn.CrossEntropyLoss(), short + long)
-    model = train(SimConv1(), shuffled, GCELoss(), short)  # 1. leans on the colour
+    model = train(SimConv1(), shuffled, GCELoss(), short)  # 1. relies on colour
     scores = gradient_norms(model, dataset)  # 2. one number per image, one forward pass
     sampler = ScoreSampler(scores, seed=0)
-    train(model, DataLoader(dataset, 64, sampler=sampler), nn.CrossEntropyLoss(), long)  # 3. train on
+    train(model, DataLoader(dataset, 64, sampler=sampler), nn.CrossEntropyLoss(), long)  # 3. continue training
     against = data.truth["train"].conflicting(data.train.y) == 1
     return {
         "plain": accuracy(plain),

@@ -1,7 +1,7 @@
-"""A method of one's own is one file: `debiaser train digits --method examples/own_method.py:Balanced`.
+"""Your own method is one file: `debiaser train digits --method examples/own_method.py:Balanced`.
 
-A method is a frozen dataclass: its fields are hyperparameters (`--set strength=0.5`), its `fit(task)` trains through
-the one loop (`task.fit`) and looks through the one look (`task.scores`, `task.outputs`). It never sees a bias label.
+A method is a frozen dataclass whose fields are its hyperparameters (`--set strength=0.5`). Its `fit(task)` trains with
+`task.fit` and makes passes over the data with `task.scores` and `task.outputs`. It never sees a bias label.
 """
 
 import copy
@@ -17,7 +17,7 @@ from debiaser.methods.task import Task
 
 @dataclass(frozen=True)
 class Balanced:
-    """Train briefly, then draw samples so that each (label, first model's answer) pair is seen equally often."""
+    """Train, then draw samples so that each pair of label and first prediction is seen equally often."""
 
     strength: float = 1.0
 

@@ -376,8 +376,8 @@ def test_words_about_shared_seeds() -> None:
 def test_a_claim_that_some_seeds_gainsay_says_so() -> None:
     fall = dict(zip(ALPHAS, ((19.9, 18.0), (18.7, 17.0), (18.1, 14.0), (15.0, 15.0)), strict=True))
     verdict = judged("gce_ablation", fall)
-    assert verdict.claim == "held" and "(so in 1 of 2 seeds)" in verdict.sentence
-    assert "(so in 2 of 3 seeds)" in judged("label_noise", {"PGD": (9.0, 9, 3), "Vanilla": (5.0, 5, 5)}).sentence
+    assert verdict.claim == "held" and "(in 1 of 2 seeds)" in verdict.sentence
+    assert "(in 2 of 3 seeds)" in judged("label_noise", {"PGD": (9.0, 9, 3), "Vanilla": (5.0, 5, 5)}).sentence
     assert "seeds)" not in judged("label_noise", {"PGD": (9.0, 9, 6), "Vanilla": (5.0, 5, 5)}).sentence
 
 

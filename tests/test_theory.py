@@ -123,8 +123,8 @@ def test_the_verdicts(evidence: Evidence) -> None:
         "Theorem 2 with a third set": "not held",
         "Practical objective, lowered": "held",
         "Practical objective, minimised": "not held",
-        "Many parameters, more rows than parameters": "held",
-        "Many parameters, fewer rows than parameters": "not held",
+        "Many parameters, more samples than parameters": "held",
+        "Many parameters, fewer samples than parameters": "not held",
     }
     for each in statements(evidence):
         assert each.numbers and all(np.isfinite(value) for value in each.numbers.values()), each.name
@@ -151,7 +151,7 @@ def test_other_evidence_turns_the_verdicts(evidence: Evidence) -> None:
         "Theorem 1, excess loss",
         "Theorem 2",
         "Practical objective, lowered",
-        "Many parameters, more rows than parameters",
+        "Many parameters, more samples than parameters",
     }
     lucky = (*evidence.rows[:-1], {**last, "bounded_loss": 1.0})  # it must hold at every large n
     assert verdicts(replace(evidence, rows=lucky))["Theorem 1 as printed"] == "not held"

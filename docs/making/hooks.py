@@ -92,12 +92,12 @@ def source_file(name: str) -> str:
 def datasets() -> str:
     """The benchmarks that `train` knows, and what they are."""
     rows = [f"| `{name}` | {source.about} |" for name, source in DATASETS.items()]
-    return "\n".join(["| name | what |", "| --- | --- |", *rows])
+    return "\n".join(["| name | description |", "| --- | --- |", *rows])
 
 
 def sources() -> str:
     """What each set is as files, how many rows it must hold, and where it is to be had."""
-    lines = ["| set | what to put into the data folder | rows | who has it |", "| --- | --- | --- | --- |"]
+    lines = ["| dataset | what to put into the data folder | samples | source |", "| --- | --- | --- | --- |"]
     for name, known in SETS.items():
         idx = all(part.stem for part in known.parts.values())
         files = "idx files, gzipped or not" if idx else f"binary batches, loose or as `{ARCHIVES[0]}`"
@@ -109,7 +109,7 @@ def sources() -> str:
     for name, known in folder_sets().items():
         places = f"`{name}/` with {known.contents}, or `{name}.zip`, `{name}.tar`, `{name}.tar.gz`"
         rows = " + ".join(f"{total:,}" for total in totals(known.counts).values())
-        fetched = f"`debiaser data get {name}`, or " if known.mirrors else "to be fetched by hand: "
+        fetched = f"`debiaser data get {name}`, or " if known.mirrors else "download by hand: "
         lines.append(f"| {name} | {places} | {rows} | {fetched}{known.page} |")
     return "\n".join(lines)
 
@@ -135,7 +135,7 @@ def dataset_options() -> str:
 
 def rooms() -> str:
     """The folders and files of the package, with the first sentence of each."""
-    lines = ["| room | what |", "| --- | --- |"]
+    lines = ["| package or module | purpose |", "| --- | --- |"]
     for path in sorted((ROOT / "src" / "debiaser").iterdir()):
         file = path / "__init__.py" if path.is_dir() else path
         if file.suffix == ".py" and file.exists() and path.name != "__init__.py":
@@ -204,6 +204,13 @@ def spaced_lists(text: str) -> str:
     return "\n".join(lines)
 
 
+INTRODUCTION = (
+    "Import everything from `debiaser`, unless a longer path is given. A default such as "
+    "`bounded(0.7, above=0, at_most=1)` is 0.7 and gives the allowed range; `choice('eval', 'train')` lists the "
+    "allowed values, of which the first is the default."
+)
+
+
 def reference_page() -> str:
     """The public names with their docstrings, as mkdocstrings is to show them."""
     names = [name for name in sorted(debiaser.__all__, key=str.lower) if not name.startswith("_")]
@@ -216,7 +223,7 @@ def reference_page() -> str:
         "ray": ["score_dataset"],
     }
     others = [f"integrations.{module}.{name}" for module, named in integrations.items() for name in named]
-    parts = ["# Python reference", "", "Everything here is imported from `debiaser` itself, unless its name says more."]
+    parts = ["# Python reference", "", INTRODUCTION]
     for title, listed in (("Functions", small), ("Classes", large), ("In other frameworks", others)):
         parts += ["", f"## {title}", "", *(f"::: debiaser.{name}\n" for name in listed)]
     return "\n".join(parts)
@@ -224,10 +231,10 @@ def reference_page() -> str:
 
 def commands_page() -> str:
     """Every command with its arguments and options, from the commands themselves."""
-    parts = ["# Commands", "", "Made from `debiaser --help`. Exit codes and `--json`: [quick start](index.md)."]
+    parts = ["# Commands", "", "As in `debiaser --help`. For exit codes and `--json`, see [quick start](index.md)."]
     for name, command in commands(get_command(app)):
         parts += ["", f"## debiaser {name}", "", str(command.help or "").strip(), ""]
-        parts += ["| argument or option | default | what |", "| --- | --- | --- |"]
+        parts += ["| argument or option | default | description |", "| --- | --- | --- |"]
         for each in command.params:
             names = each.name.upper() if each.param_type_name == "argument" else ", ".join(each.opts)
             help_text = escape(str(getattr(each, "help", None) or "")).replace("|", "\\|")

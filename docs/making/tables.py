@@ -158,7 +158,7 @@ def verdict(found: Mapping[str, Any]) -> str:
 def studies_summary(every: Sequence[Mapping[str, Any]]) -> str:
     """A table of all studies with their verdicts."""
     rows = [[f"`{each['study']}`", each["title"], verdict(each), each["scale"]] for each in every]
-    return markdown_table(["Study", "What", "Claim here", "Scale"], rows, numbers=False)
+    return markdown_table(["Study", "Subject", "Claim", "Scale"], rows, numbers=False)
 
 
 def record_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -176,11 +176,11 @@ def own_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "why": " ".join(found["reasons"]),
         "flagged columns": ", ".join(found.get("flagged", ["–"])) or "none",
         "average precision of the scores": found.get("average_precision", {}).get("score", "–"),
-        "of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
+        "average precision of p_conflicting": found.get("average_precision", {}).get("p_conflicting", "–"),
         "chosen": found.get("regret", {}).get("chosen", "–"),
         **{f"{each}, %": everyone.get(full, "–") for each, full in CANDIDATES.items()},
-        "its rival minus vanilla": f"{compared} ({rival})" if compared else "–",
-        "minutes, where nothing else ran": found["seconds"] / 60 if found["seconds"] else "–",
+        "compared candidate minus vanilla": f"{compared} ({rival})" if compared else "–",
+        "minutes, on an idle machine": found["seconds"] / 60 if found["seconds"] else "–",
     }
 
 
@@ -192,9 +192,9 @@ def regret_row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "data": name.removesuffix("_debias"),
         "vanilla, %": everyone[CANDIDATES["vanilla"]],
         "chosen": chosen,
-        "its held-out accuracy, %": everyone[chosen],
-        "an oracle would choose": oracle,
-        "which reaches, %": everyone[oracle],
+        "its accuracy, %": everyone[chosen],
+        "best candidate (oracle)": oracle,
+        "accuracy of the best, %": everyone[oracle],
         "regret, points": f"{regret['points']:.1f}",
     }
 
@@ -338,12 +338,12 @@ def speed_row(claim: Mapping[str, Any], way: str) -> dict[str, str]:
     spread, memory = claim["ratios"][way], claim["peak_mb"]
     peaks = [f"{memory[each]:,.0f}" if each in memory else "–" for each in ("ours", way)]
     return {
-        "What": claim["title"],
-        "Beside": way,
-        "Times as long": times(spread["median"]) + (" (ours over it)" if claim["at_most"] else ""),
-        "Lowest to highest": f"{times(spread['low'])} to {times(spread['high'])}",
-        "Ours": short(claim["seconds"]["ours"]),
-        "Peak memory, MB: ours, it": " – ".join(peaks) if memory else "–",
+        "Task": claim["title"],
+        "Compared with": way,
+        "Its time / ours": times(spread["median"]) + (" (ours / its)" if claim["at_most"] else ""),
+        "Range": f"{times(spread['low'])} to {times(spread['high'])}",
+        "Our time": short(claim["seconds"]["ours"]),
+        "Peak memory, MB (ours – its)": " – ".join(peaks) if memory else "–",
     }
 
 

@@ -1,4 +1,4 @@
-"""`debiaser` and `python -m debiaser`."""
+"""Entry point of `debiaser` and `python -m debiaser`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The two kinds of mistakes a person can fix; everything else that is raised is a mistake of ours."""
+"""The two kinds of errors that a user can fix; any other exception is a bug in debiaser."""
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended
 TERMINATED = 143  # and of what the signal to end did
@@ -24,13 +24,13 @@ class Problem(Exception):
 
 
 class Misuse(Problem, ValueError):
-    """A name, option or value that cannot be meant; the message names the known ones."""
+    """An invalid name, option or value; the message says what is valid."""
 
     exit_code = 2
 
 
 class DebiasingWarning(UserWarning):
-    """A debiased model that must not be used; `numbers` has what was measured."""
+    """A debiased model must not be used; `numbers` has the measurements."""
 
     def __init__(self, message: str, **numbers: object) -> None:
         super().__init__(printable(message))

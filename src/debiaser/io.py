@@ -1,4 +1,4 @@
-"""Files that are whole or absent, locks, random streams by seed and name, and Python started once more."""
+"""Atomic file writes, locks, random streams derived from a seed and a name, and Python subprocesses."""
 
 import errno
 import hashlib

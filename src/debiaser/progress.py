@@ -1,4 +1,4 @@
-"""How far a long piece of work is: who does it tells with `task` or `track`, and the current listener hears."""
+"""Progress of long-running work: `task` and `track` report it, and the current listener shows it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

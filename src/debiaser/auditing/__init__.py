@@ -1,1 +1,1 @@
-"""Auditing a person's own data: which property of the inputs the model follows, and how sure one can be."""
+"""Audits of your own data: which property of the inputs a model relies on, and how certain that is."""

@@ -74,7 +74,7 @@ class Request(Columns):
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be meant, before anything is read."""
+        """Refuse invalid numbers before anything is read."""
         for name, value, least in (("seed", self.seed, 0), ("epochs", self.epochs, 1), ("max_cost", self.max_cost, 0)):
             if value is not None and not value >= least:  # no number at all is not either
                 raise Misuse(f"{name} must be at least {least}, got {value}")
@@ -123,30 +123,30 @@ def audit(
     out: str | Path | None = None,
     **options: Any,
 ) -> Findings:
-    """Is there a shortcut in this data, which samples go against it, which look mislabelled?
+    """Find out whether the data has a shortcut, which samples go against it, and which look mislabelled.
 
     Args:
         source: a path (image folder `class/*.jpg`, CSV or Parquet file, saved Hugging Face dataset) or hub name; a
-            DataFrame; a dataset of (image, label) or (text, label) pairs; or, with `pred_probs`, the labels (n,) alone.
-        pred_probs: probabilities (n, classes) that a model of yours gives to samples it was not trained on: that model
-            is examined, and none is trained.
-        features: (n, h) what enters that model's last layer.
-        label: the column of the labels, where it cannot be found.
-        image: the column of the images' paths.
-        text: the column of the texts.
-        group: a column with the known bias, for evaluation only.
-        split: the column that says train, valid or test.
-        unit: the column of what must stay on one side of every split, such as a patient.
-        out: a folder for the page, scores.csv and what lets the same call go on.
-        **options: as of the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`,
-            `marks` (a CSV of marks, as the page saves it), `redact`.
+            DataFrame; a dataset of (image, label) or (text, label) pairs; or, with `pred_probs`, only the labels (n,).
+        pred_probs: your own model's predicted probabilities (n, classes) for samples it was not trained on. That model
+            is then audited, and none is trained.
+        features: inputs (n, h) of that model's last layer.
+        label: column with the labels, if it is not detected automatically.
+        image: column with paths of images.
+        text: column with texts.
+        group: column with the known bias attribute; used for evaluation only.
+        split: column that says train, valid or test.
+        unit: column whose samples stay on one side of every split, such as a patient.
+        out: folder for the page, scores.csv, and the files that let the same call resume.
+        **options: as for the command: `backbone`, `finetune`, `seeds`, `workers`, `seed`, `epochs`, `matters`, `marks`
+            (a CSV file of marks, as saved by the page), `redact`.
 
     Returns:
         The findings: verdict, reasons, one score per sample, and everything that `audit --json` prints.
 
     Raises:
         Problem: the data cannot be read or used; the message says what to do.
-        Misuse: an option or array that cannot be meant.
+        Misuse: an option or array is invalid.
 
     Example:
         >>> import numpy as np, debiaser
@@ -186,22 +186,23 @@ def debias(model: str | Path | pd.DataFrame, dataset: None = None, **options: An
 
 
 def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debiased | Findings":
-    """Debias a network on a dataset, `debias(model, dataset, PGD())`, or data of one's own, `debias("folder")`.
+    """Debias a network on a dataset, `debias(model, dataset, PGD())`, or train a model on your own data,
+    `debias("folder")`.
 
     Args:
-        model: a network, or a path, hub name or DataFrame as of `audit`.
-        dataset: what the network is trained on: pairs (x, y).
-        *how: the method, and what else `debiaser.methods.debias` takes.
-        **options: for a network those of `debiaser.methods.debias`; for data those of `audit`,
-            `use_groups`, `export` and `max_cost`.
+        model: a network; or a path, hub name or DataFrame as in `audit`.
+        dataset: training data of the network: (x, y) pairs.
+        *how: the method and any further arguments of `debiaser.methods.debias`.
+        **options: for a network, those of `debiaser.methods.debias`; for data, those of `audit`, and `use_groups`,
+            `export` and `max_cost`.
 
     Returns:
-        For a network, the debiased network and the scores. For data, the findings of the command of that name: the
-        audit's, and whether debiasing helped on held-out samples; the exported model is in `out`/model.
+        For a network, the debiased network and the scores. For data, the findings of the audit and whether debiasing
+        helped on held-out samples; the exported model is in `out`/model.
 
     Raises:
         Problem: the data cannot be read or used; the message says what to do.
-        Misuse: an option that cannot be meant.
+        Misuse: an option is invalid.
 
     Example:
         >>> import debiaser

@@ -1,4 +1,4 @@
-"""The command line; the only part that prints."""
+"""The command line; the only package that prints."""
 
 import errno
 import io

@@ -38,7 +38,7 @@ def mark(
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     debug: options.Debug = False,
 ) -> None:
-    """Mark samples in the page of an audit; the marks are written to DIR/marks.csv as you go."""
+    """Mark samples on the page of an audit; marks are written to DIR/marks.csv as you go."""
     page, marks = folder / "report.html", folder / "marks.csv"
     if not page.is_file():
         raise Problem(f"no report.html in {folder}: run `debiaser audit SOURCE --out {folder}` first")

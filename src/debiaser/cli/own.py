@@ -23,22 +23,22 @@ Source = Annotated[
     str, typer.Argument(help="An image folder class/*.jpg, a CSV or Parquet file, or a Hugging Face dataset.")
 ]
 Label = Annotated[str | None, typer.Option(help="Column with the labels.")]
-Image = Annotated[str | None, typer.Option(help="Column with paths of images.")]
+Image = Annotated[str | None, typer.Option(help="Column with image paths.")]
 Text = Annotated[str | None, typer.Option(help="Column with texts.")]
-Group = Annotated[str | None, typer.Option(help="Column with a known bias attribute: for evaluation only.")]
+Group = Annotated[str | None, typer.Option(help="Column with a known bias; for evaluation only, unless --use-groups.")]
 SplitColumn = Annotated[str | None, typer.Option("--split", help="Column with train, valid or test.")]
-Unit = Annotated[str | None, typer.Option(help="Column whose samples stay together: patient, store, video.")]
+Unit = Annotated[str | None, typer.Option(help="Column whose samples stay in one split: patient, store, video.")]
 Backbone = Annotated[str | None, typer.Option(help="A transformers model, by name or folder, for frozen features.")]
-Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not a head on its features.")]
-Seeds = Annotated[int, typer.Option(help="Seeds; by default 2 for an audit, 3 for debias.")]
-Workers = Annotated[int, typer.Option(help="Processes; by default one per core.")]
-Matters = Annotated[str, typer.Option(help="Properties that are part of the task, not shortcuts: colour,...")]
+Finetune = Annotated[bool, typer.Option("--finetune", help="Train the whole network, not just a head.")]
+Seeds = Annotated[int, typer.Option(help="Number of seeds; by default 2 for audit, 3 for debias.")]
+Workers = Annotated[int, typer.Option(help="Number of processes; by default one per core.")]
+Matters = Annotated[str, typer.Option(help="Properties that belong to the task, not shortcuts: colour,...")]
 Marks = Annotated[
-    Path | None, typer.Option("--marks", "--confirmed", help="The CSV of your marks, as the page or `mark` saves it.")
+    Path | None, typer.Option("--marks", "--confirmed", help="CSV file of marks, as saved by the page or `mark`.")
 ]
-Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or both with a comma.")]
-FailIf = Annotated[str, typer.Option(help="Exit with 3 if the verdict is one of these: biased,cannot-tell.")]
-Baseline = Annotated[Path | None, typer.Option(help="An earlier audit.json: --fail-if counts only what is new.")]
+Redact = Annotated[str, typer.Option(help="Leave out of the page: paths, images, or paths,images.")]
+FailIf = Annotated[str, typer.Option(help="Exit with code 3 on these verdicts: biased,cannot-tell.")]
+Baseline = Annotated[Path | None, typer.Option(help="Earlier audit.json: --fail-if counts only what is new.")]
 
 
 @app.command()
@@ -51,7 +51,7 @@ def audit(
     split: SplitColumn = None,
     unit: Unit = None,
     probs: Annotated[Path | None, typer.Option(help="Probabilities (n, classes) of your own model, .npy.")] = None,
-    features: Annotated[Path | None, typer.Option(help="Features (n, h) that enter its last layer, .npy.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Inputs (n, h) of its last layer, .npy.")] = None,
     backbone: Backbone = None,
     finetune: Finetune = False,
     seeds: Seeds = 0,
@@ -68,7 +68,7 @@ def audit(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Is there a shortcut in your data, which samples go against it, which look mislabelled?"""
+    """Find out whether your data has a shortcut, which samples go against it, and which look mislabelled."""
     import debiaser.auditing.api as api
 
     failing = checked_verdicts(fail_if, baseline)
@@ -101,19 +101,19 @@ def debias(
     epochs: options.Epochs = None,
     matters: Matters = "",
     marks: Marks = None,
-    use_groups: Annotated[bool, typer.Option("--use-groups", help="Train with the column of --group.")] = False,
-    export: Annotated[str | None, typer.Option(help="Which candidate becomes model/; all are in models/.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Points of accuracy that a gain elsewhere may cost.")] = None,
+    use_groups: Annotated[bool, typer.Option("--use-groups", help="Also train with the groups in --group.")] = False,
+    export: Annotated[str | None, typer.Option(help="Candidate to export as model/; all are in models/.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Points of accuracy that the chosen model may lose.")] = None,
     redact: Redact = "",
     fail_if: FailIf = "",
     baseline: Baseline = None,
     seed: options.Seed = 0,
-    out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("debiaser-debias"),
+    out: Annotated[Path, typer.Option(help="Folder for the page, scores and model.")] = Path("debiaser-debias"),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Audit, then train the controls and the debiased model, prove the difference, export the model."""
+    """Audit, train a debiased model and controls, test the difference, and export the model."""
     import debiaser.auditing.api as api
 
     failing = checked_verdicts(fail_if, baseline)
@@ -130,14 +130,14 @@ def debias(
 @app.command()
 def predict(
     model_dir: Annotated[Path, typer.Argument(help="The folder of an exported model.")],
-    inputs: Annotated[list[str], typer.Argument(help="Files, a folder, or a CSV.")],
+    inputs: Annotated[list[str], typer.Argument(help="Files, a folder, or a CSV file.")],
     image: Image = None,
     text: Text = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Labels and probabilities from an exported model."""
+    """Predict labels and probabilities with an exported model."""
     from debiaser.auditing.export import predict_inputs
 
     with reporting(quiet):
@@ -160,15 +160,15 @@ def score(
     label: Label = None,
     image: Image = None,
     text: Text = None,
-    engine: Annotated[str, typer.Option(help="local: this process; ray: workers of a Ray cluster.")] = "local",
+    engine: Annotated[str, typer.Option(help="local: in this process; ray: on a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the cluster; by default a local one.")] = None,
-    workers: Annotated[int, typer.Option(help="Ray workers; by default one fewer than its CPUs.")] = 0,
+    workers: Annotated[int, typer.Option(help="Ray workers; by default all CPUs but one.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("debiaser-scores"),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """How strongly each labelled sample goes against an exported model; resumable."""
+    """Score how strongly each labelled sample goes against an exported model; resumable."""
     from debiaser.auditing.export import find_samples_to_score
     from debiaser.data.own import Columns
 
@@ -214,7 +214,7 @@ def score_by_ray(samples: Any, out: Path, address: str | None, workers: int) -> 
 
 @app.command()
 def clean(as_json: options.Json = False) -> None:
-    """Remove caches: pixels, features and models of audits; raw data sets and results stay."""
+    """Remove caches: pixels, features and models of audits. Raw datasets and results are kept."""
     from debiaser.auditing.api import remove_caches
 
     freed = remove_caches()

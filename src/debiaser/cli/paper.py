@@ -21,26 +21,26 @@ Found = dict[str, Any]
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours, all, or list.")],
+    name: Annotated[str, typer.Argument(help="A label of the paper (control, norm, ...) or of ours; all; or list.")],
     recipe: options.RecipeName = "fast",
     seeds: Annotated[
         int | None,
-        typer.Option(help="Seeds per cell, from 0 (trials: at least ten). Default: one; all existing runs are shown."),
+        typer.Option(help="Number of seeds (hist_trial: at least 10). By default one; all existing runs are shown."),
     ] = None,
     epochs: options.Epochs = None,
-    only: Annotated[str | None, typer.Option(help="Only the cells of this dataset.")] = None,
-    rho: Annotated[float | None, typer.Option(help="The cells of this rho alone.")] = None,
-    on: Annotated[str | None, typer.Option(help="Another dataset instead of the study's, such as digits.")] = None,
-    workers: Annotated[int, typer.Option(help="Runs at once, each a process; threads are divided.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="What would run and how long; nothing is run.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only cells with this dataset.")] = None,
+    rho: Annotated[float | None, typer.Option(help="Only cells with this rho.")] = None,
+    on: Annotated[str | None, typer.Option(help="Dataset to use instead of the study's, such as digits.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at a time, one process each; they share the threads.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and how long; run nothing.")] = False,
     commands: Annotated[
-        bool, typer.Option("--commands", help="One shell line per missing run; nothing is run.")
+        bool, typer.Option("--commands", help="Print one shell command per missing run; run nothing.")
     ] = False,
-    only_show: Annotated[bool, typer.Option("--show", help="Show what is there; nothing is run.")] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Show existing results; run nothing.")] = False,
     data: options.Data = None,
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder for runs.")] = Path("runs"),
     results: Annotated[
-        Path | None, typer.Option(help="Copies of results that count as finished; by default ./results if it exists.")
+        Path | None, typer.Option(help="Folder of results that count as finished; by default ./results if present.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as PDF and PNG.")] = None,
     device: options.Device = "auto",
@@ -48,7 +48,7 @@ def study(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Run what a table or figure of the paper lacks, then show ours beside published and whether the claim held."""
+    """Make the missing runs of a table or figure, compare our numbers with the published ones, and judge the claim."""
     if name == "list":
         list_studies(as_json)
         return
@@ -239,13 +239,13 @@ def show_study(found: Found, to_stderr: bool) -> None:
 
 @app.command()
 def theory(
-    figures: Annotated[Path | None, typer.Option(help="Folder to draw the figures into, as PDF and PNG.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as PDF and PNG.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """The theorems, and the trace of the inverse Fisher information, checked numerically: a verdict per statement."""
+    """Check the theorems and the trace of the inverse Fisher information numerically, with a verdict for each."""
     from debiaser.learn.recipe import environment
     from debiaser.paper.theory.evidence import gather
     from debiaser.paper.theory.figures import write_figures
@@ -278,16 +278,16 @@ def theory(
 
 @app.command()
 def bench(
-    only: Annotated[list[str] | None, typer.Option(help="One claim; give it again for more. By default all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Claim to measure; repeat for more. By default all.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny inputs: shows that it runs, not how fast.")] = False,
-    out: Annotated[Path, typer.Option(help="The page to write; the numbers go beside it as .json.")] = Path(
+    out: Annotated[Path, typer.Option(help="Page to write; the numbers go next to it as .json.")] = Path(
         "debiaser-bench.html"
     ),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Speed and memory side by side with the alternatives, as ratios; one page. Leave the machine alone meanwhile."""
+    """Compare speed and memory with alternatives, as ratios, on one page. Leave the machine otherwise idle."""
     from importlib.util import find_spec
 
     from debiaser.paper.speed import measure

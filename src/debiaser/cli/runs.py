@@ -33,7 +33,7 @@ def pick_device(name: str) -> str:
 def demo(
     rho: options.Rho = 0.05,
     seed: options.Seed = 0,
-    seeds: Annotated[int, typer.Option(help="Number of seeds, from --seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, starting with --seed.")] = 1,
     epochs: options.Epochs = None,
     out: options.Out = Path("debiaser-demo"),
     device: options.Device = "auto",
@@ -42,7 +42,7 @@ def demo(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """The main job on embedded data: an audit, then vanilla beside PGD; a table and one HTML page. No network."""
+    """Audit embedded data and compare PGD with vanilla, in a table and an HTML page. Needs no network."""
     from debiaser.learn.distributed import launched
     from debiaser.paper.spec import new_spec
     from debiaser.report.run_page import write_page
@@ -93,20 +93,20 @@ def audit_digits(spec: Any, out: Path, epochs: int, quiet: bool) -> dict[str, An
 @app.command()
 def train(
     dataset: Annotated[str, typer.Argument(help="A benchmark; see `debiaser data list`.")],
-    method: Annotated[str, typer.Option(help="pgd, vanilla, ...")],
+    method: Annotated[str, typer.Option(help="The method: pgd, vanilla, ...")],
     rho: options.Rho = None,
     noise: options.Noise = 0.0,
     recipe: options.RecipeName = "fast",
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
     data_seed: options.DataSeed = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", help="key=value: a field of the method.")] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="key=value: set a field of the method.")] = None,
     option: options.DatasetOptions = None,
-    net: Annotated[str | None, typer.Option(help="A network instead of the benchmark's.")] = None,
+    net: Annotated[str | None, typer.Option(help="Network to use instead of the benchmark's.")] = None,
     weights: Annotated[
         str, typer.Option(help="Pretrained weights to start from: resnet50, a folder or a hub name.")
     ] = "",
-    augment: Annotated[str, typer.Option(help="An augmentation other than the benchmark's: paper, ...")] = "",
+    augment: Annotated[str, typer.Option(help="Augmentation instead of the benchmark's: paper, ...")] = "",
     data: options.Data = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
@@ -116,7 +116,7 @@ def train(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """One run of a benchmark; found again if it is done, resumed if it was interrupted."""
+    """Make one run of a benchmark; a finished run is reused, an interrupted one is resumed."""
     from debiaser.learn.distributed import launched
     from debiaser.paper.spec import new_spec
 
@@ -140,7 +140,7 @@ def report(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """One self-contained HTML page from finished runs."""
+    """Write one self-contained HTML page about finished runs."""
     from debiaser.paper.studies.findings import gather
     from debiaser.report.run_page import write_page
     from debiaser.report.runs import find_runs
@@ -206,16 +206,16 @@ def show_results(results: list[dict[str, Any]], to_stderr: bool) -> None:
     show_table(title, columns, rows, to_stderr)
 
 
-group = typer.Typer(no_args_is_help=True, help="What data is here: list, get, check, show.")
+group = typer.Typer(no_args_is_help=True, help="List, download, check and show data.")
 app.add_typer(group, name="data")
 COUNTS = ("rows", "conflicting", "flipped")
 SeedOfData = Annotated[int, typer.Option("--data-seed", help="Seed of the data.")]
-Name = Annotated[str, typer.Argument(help="A benchmark, a raw set or weights; see `debiaser data list`.")]
+Name = Annotated[str, typer.Argument(help="A benchmark, a raw dataset or weights; see `debiaser data list`.")]
 
 
 @group.command("list")
 def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
-    """The benchmarks that `train` knows, and which raw sets and weights are here."""
+    """List the benchmarks that `train` knows, and the raw datasets and weights that are present."""
     from debiaser.data.benchmarks import DATASETS, published
     from debiaser.data.sources import WEIGHTS
 
@@ -246,7 +246,7 @@ def list_data(data: options.Data = None, as_json: options.Json = False) -> None:
 def get_data(
     name: Name, data: options.Data = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> None:
-    """Fetch what a benchmark needs, a raw set or weights, unless it is here."""
+    """Download what a benchmark needs, a raw dataset or weights, unless already present."""
     with reporting(quiet):
         found = {each: str(known_set.fetch(data)) for each, known_set in raw_sets(name).items()}
     if as_json:
@@ -265,7 +265,7 @@ def check_data(
     data: options.Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Verify the raw files and print what the benchmark is made of; nothing is fetched."""
+    """Verify the raw files and print the composition of the benchmark; nothing is downloaded."""
     from debiaser.data.benchmarks import DATASETS
     from debiaser.paper.experiment import statistics
 
@@ -296,10 +296,10 @@ def show_data(
     data_seed: SeedOfData = 0,
     option: options.DatasetOptions = None,
     data: options.Data = None,
-    out: Annotated[Path | None, typer.Option(help="The PNG to write; by default NAME.png here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG file to write; by default NAME.png.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Draw sample images: rows that follow the shortcut, and a row that goes against it."""
+    """Draw sample images that follow the shortcut, and a row of images that go against it."""
     from debiaser.paper.experiment import draw
 
     image = draw(loaded(name, rho, noise, data_seed, option, data), out or Path(f"{name}.png"))

@@ -1,1 +1,1 @@
-"""What we learn from: splits that hand out whole batches, benchmarks, augmentation, raw files, own data."""
+"""Data to learn from: splits that yield whole batches, benchmarks, augmentation, raw files, and your own data."""

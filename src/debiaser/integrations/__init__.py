@@ -1,4 +1,4 @@
-"""Thin adapters to people's own frameworks; each imports its framework only when it is itself imported."""
+"""Thin adapters to other frameworks; each framework is imported only with its adapter."""
 
 import importlib
 from collections.abc import Callable

@@ -20,10 +20,10 @@ REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer
 
 
 class PhasedSampler(Sampler[int]):
-    """Every sample once an epoch until there are scores, then samples drawn by score.
+    """Yield every sample once per epoch until there are scores, then samples drawn by score.
 
-    Of several processes, each passes every so-manieth sample of one and the same draw; what does not divide is left
-    out, and so are samples that are `held_out` (n,).
+    With several processes, each takes every world_size-th sample of one common draw; a remainder that does not divide
+    is left out, and so are samples that are `held_out` (n,).
     """
 
     def __init__(self, held_out: Tensor, seed: int = 0) -> None:
@@ -45,40 +45,40 @@ class PhasedSampler(Sampler[int]):
         yield from draw[self.rank : len(self) * self.size : self.size].tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass the draw of this epoch."""
+        """Set the epoch of the next pass."""
         self.epoch = epoch
 
 
 class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
-    """Trains the first epochs with GCE, scores every sample, then draws samples by score: PGD in one `Trainer.fit`.
+    """Train the first epochs with GCE, score every sample, then draw samples by score: PGD in one `Trainer.fit`.
 
-    The training's loader must use `sampler`; if Lightning replaced it (as it does under DDP unless
-    `Trainer(use_distributed_sampler=False)`), the callback stops the training. `scores` are in checkpoints. Draws are
-    guarded: classes alike, at most half of a class's for samples that the biased model misclassifies, scores tempered.
-    Some samples are held out of both steps; on these, after the training, `comparison` has both models' accuracies.
-    `biased_state` has the weights before the second step.
+    The training loader must use `sampler`. If Lightning replaces it (as it does under DDP unless you pass
+    `Trainer(use_distributed_sampler=False)`), the callback raises an error. Draws are guarded: classes are drawn
+    equally often, at most half of the draws of a class go to samples that the biased model misclassifies, and the
+    scores are tempered. Some samples are held out of both steps; after training, `comparison` has the accuracies of
+    both models on them. `biased_state` has the weights from before the second step. Checkpoints include `scores`.
 
     Args:
-        dataset: what is trained on, for the scores: pairs of input and label, if possible without augmentation.
-        biased_epochs: how long the first step is, of the trainer's max_epochs.
-        loss: the module's attribute that holds its loss, which is GCE in the first step.
-        alpha: GCE's exponent.
-        p: which norm of the gradient.
-        power: to which that norm is raised.
-        head: the name of the last layer, where it cannot be found.
-        parameters: whose gradient is meant, as in `gradient_norms`.
-        seed: decides the draws.
-        reset: the second step begins with a new optimiser and schedule.
-        guard: False draws by the scores alone, as the paper does.
-        held_out: share of the samples, at random by index, that neither step is trained on; where they would be fewer
-            than 20, none is, and the models are compared on the samples that they were trained on.
+        dataset: the training data, for the scores: pairs of input and label, preferably without augmentation.
+        biased_epochs: how many of the trainer's max_epochs belong to the first step.
+        loss: attribute of the module that holds its loss, which is replaced by GCE in the first step.
+        alpha: exponent of GCE.
+        p: the norm of the gradient, as in `gradient_norms`.
+        power: power that the norm is raised to.
+        head: name of the last layer, if it is not detected automatically.
+        seed: seed of the draws.
+        reset: start the second step with a new optimiser and schedule.
+        parameters: parameters whose gradient is used, as in `gradient_norms`.
+        guard: if False, draw by the scores alone, as the paper does.
+        held_out: share of the samples, drawn at random, that neither step is trained on. If these would be fewer than
+            20, none is held out, and the models are compared on their training samples.
 
     Warns:
-        DebiasingWarning: the model ended below chance in a class, or lost too much, on what was held out.
+        DebiasingWarning: the model is below chance in a class, or lost too much accuracy, on held-out samples.
 
     Raises:
-        Misuse: values that cannot be meant, or a module whose loss is not found.
-        Problem: the training draws by another sampler, or its loss is not the one that is replaced.
+        Misuse: an argument is invalid, or the module's loss is not found.
+        Problem: the training uses another sampler, or does not use the loss that is replaced.
 
     >>> sampling = DebiasedSampling(dataset, biased_epochs=1)
     >>> trainer = lightning.Trainer(max_epochs=2, callbacks=[sampling], **quiet)
@@ -118,11 +118,11 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     @property
     def scores(self) -> Tensor | None:
-        """(n,) how strongly every sample goes against the biased model; None before there are any."""
+        """How strongly each sample (n,) goes against the biased model; None before scoring."""
         return None if self._found is None else self._found["scores"]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Put GCE in the place of the module's loss, unless the first step is over."""
+        """Replace the module's loss by GCE, unless the first step is over."""
         if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= self.biased_epochs:
             raise Misuse(
                 f"max_epochs={trainer.max_epochs} leaves none after biased_epochs={self.biased_epochs}; train longer"
@@ -146,7 +146,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self._lost = loss.grad_fn
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:  # noqa: ARG002
-        """Before the first step changes a weight: refuse a module that trains by another loss than the one replaced."""
+        """Before the first weight update, refuse a module whose loss does not come from the one that was replaced."""
         if self._watch is None:
             return
         self._watch.remove()
@@ -163,11 +163,11 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         return pl_module.register_forward_pre_hook(lambda _, *given: convert(given), with_kwargs=True)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Refuse to go on with another sampler than ours."""
+        """Refuse a loader with any sampler other than ours."""
         shared.check_sampler(trainer.train_dataloader, self.sampler, "DebiasedSampling", REMEDY)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """After the first step: scores, the module's own loss, and a new optimiser."""
+        """After the first step, score the samples, restore the module's loss, and reset the optimiser."""
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
                 found = shared.score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
@@ -178,7 +178,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                 trainer.strategy.setup_optimizers(trainer)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """The module has its own loss again, however far it came; how it does now is compared."""
+        """Restore the module's loss, even if training ended early, and compare the two models."""
         self._restore(pl_module)
         if self._found is None:
             told = "the training ended before biased_epochs=%d were over: the model is the biased one; train longer"
@@ -189,7 +189,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                 self.comparison = shared.warn_of_inversion(pl_module, self.dataset, self._found, then)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """As `on_fit_end`."""
+        """Restore the module's loss."""
         self._restore(pl_module)
 
     def _restore(self, pl_module: Any) -> None:
@@ -201,12 +201,12 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
             self._own_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The scores and what they are of, what is drawn by, and the biased model's answers, for the checkpoint."""
+        """Return the scores and their dataset, the sampling shares, and the biased model's predictions."""
         kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in shared.STATE}
         return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What a checkpoint held."""
+        """Restore what `state_dict` returned."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
             shared.check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)

@@ -29,33 +29,33 @@ def score_dataset(
     identity: str = "",
     **options: Any,
 ) -> int:
-    """Write the gradient norms of a Ray Dataset to a folder, keyed, for `debiaser.read_scores`.
+    """Write the gradient norms of a Ray Dataset to a folder, with a key per sample, for `debiaser.read_scores`.
 
-    Every worker keeps the model and writes a file per part; run again after it was cut short, samples whose key is in
-    a finished file are left out.
+    Every worker holds the model and writes one file per part. If interrupted, the same call skips samples whose key is
+    in a finished file.
 
     Args:
-        dataset: a Ray Dataset with a column of keys, one of class numbers (`label` or `labels`) and the inputs; or
-            the path of Parquet files.
-        model: a classifier, or a function that makes one in each worker, for those that are too large to send.
+        dataset: a Ray Dataset with a column of keys, one of class numbers (`label` or `labels`) and the inputs; or the
+            path of Parquet files.
+        model: a classifier, or a function that makes one in each worker, for models that are too large to send.
         path: the folder, which every worker must be able to write to.
-        key: the column that tells samples apart.
-        prepare: makes inputs and class numbers of the columns of some samples, and, where it leaves some out, the keys
-            of the others; by default the other columns are the inputs, one as such, several by their names.
-        workers: how many actors.
-        cpus: of each; together fewer than the cluster has, since reading takes some too.
-        gpus: of each; with any, the model is moved there.
-        batch_size: samples of a forward pass.
-        part_rows: samples that a worker is given at once, and of a file.
+        key: the column that identifies samples.
+        prepare: turns the columns of a batch into inputs and class numbers and, if it drops samples, the keys of those
+            it keeps. By default all other columns are inputs: a single one as it is, several as a dictionary.
+        workers: number of actors.
+        cpus: CPUs per actor; leave some of the cluster's CPUs free, since reading needs them.
+        gpus: GPUs per actor; if above 0, the model is moved to the GPU.
+        batch_size: samples per forward pass.
+        part_rows: samples that a worker receives at once and writes to one file.
         identity: a name for the data; a folder with scores of other data is then refused.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
     Returns:
-        How many samples have a score.
+        The number of samples that have a score.
 
     Raises:
-        Misuse: the dataset is empty, has no such key, or workers take all CPUs of the cluster.
-        Problem: the folder holds scores of another model, key, norm or data; ray is not installed.
+        Misuse: the dataset is empty or lacks the key column, or the workers take all CPUs of the cluster.
+        Problem: the folder holds scores of another model, key, norm or dataset, or ray is not installed.
 
     >>> rows = score_dataset(ray.data.read_parquet("train"), model, "scores", key="id")
     >>> sampler = ScoreSampler(read_scores("scores", keys=ids))

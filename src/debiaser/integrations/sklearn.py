@@ -34,31 +34,37 @@ Maker = Callable[[int, int], nn.Module]
 class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that does not take the shortcut in its training data.
 
-    Features are taken as they are, sparse ones too: scale them first, in a Pipeline. After `fit`: classes_,
-    n_features_in_, module_ (the trained network), scores_ (n,) how strongly every training sample goes against the
-    shortcut, weights_ (n,) how often it was drawn relative to an even share, with mean 1; both None for methods without
-    scores. vanilla_ is the plain network beside module_ (the same where debiasing did not pay; None where none was
-    trained), comparison_ how the two did on samples like the training data, told_ what was decided and why. In a
-    search, fields of method and recipe are parameters too: `method__alpha`, `recipe__weight_decay`.
+    Features are used as they are, dense or sparse; scale them first, in a Pipeline. In a search, the fields of `method`
+    and `recipe` are parameters too: `method__alpha`, `recipe__weight_decay`. `fit` sets the following attributes.
+
+    - `classes_`, `n_features_in_`, and `module_`, the trained network.
+    - `scores_` (n,): how strongly each training sample goes against the shortcut; None for methods without scores.
+    - `weights_` (n,): how often it was drawn, relative to uniform draws, with mean 1; None for methods without scores.
+    - `vanilla_`: a plainly trained network; the same as `module_` if debiasing did not pay, None if none was trained.
+    - `comparison_`: the accuracies of both networks on samples like the training data.
+    - `told_`: what was decided, and why.
 
     Args:
-        module: a torch network that gives one logit per class (a copy is trained), or a function of the numbers of
-            features and classes that makes one; by default one hidden layer in float64.
-        method: by default GuardedPGD(), which holds some samples out and takes vanilla where debiasing does not pay.
+        module: a torch network that returns one logit per class (a copy is trained), or a function that makes one,
+            given the numbers of features and classes; by default one hidden layer in float64.
+        method: the method; by default GuardedPGD(), which holds out some samples and falls back to vanilla if debiasing
+            does not pay.
         hidden: units of the default network.
-        epochs: per stage, of an AdamW recipe with a one-cycle schedule.
-        batch_size: of that recipe.
-        lr: its largest learning rate.
-        recipe: replaces that recipe.
-        class_weight: a weight for every class by its label, which multiplies how often it is drawn; or "balanced":
-            all classes are drawn alike in every stage.
-        random_state: as everywhere in scikit-learn.
+        epochs: epochs per stage of the default recipe (AdamW, one-cycle schedule).
+        batch_size: batch size of the default recipe.
+        lr: highest learning rate of the default recipe.
+        recipe: replaces the default recipe.
+        random_state: as in scikit-learn.
+        class_weight: a weight for each label, which multiplies how often its samples are drawn; or "balanced", to draw
+            all classes equally often in every stage.
+
     Warns:
-        DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_, unless another method
-            was asked for by name.
+        DebiasingWarning: (in `fit`) the debiased network must not be used; module_ is vanilla_, unless you passed
+            another method.
 
     Raises:
-        Misuse: (in `fit`) a module that is no network or gives fewer logits than classes, or values out of bounds.
+        Misuse: (in `fit`) the module is not a network or returns fewer logits than there are classes, or a value is out
+            of bounds.
 
     >>> classifier = DebiasedClassifier(epochs=2, random_state=0).fit([[0.0], [0.1], [0.9], [1.0]], [0, 0, 1, 1])
     >>> classifier.predict_proba([[0.5]]).shape
@@ -91,14 +97,14 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name; where deep, the fields of method and recipe too, if they are given."""
+        """Return the parameters by name; if `deep`, also the fields of `method` and `recipe`, where given."""
         given = {name: getattr(self, name) for name in NESTED if deep}
         own = ((name, part) for name, part in given.items() if is_dataclass(part) and not isinstance(part, type))
         inner = {f"{name}__{each.name}": getattr(part, each.name) for name, part in own for each in fields(part)}
         return {**super().get_params(deep), **inner}
 
     def set_params(self, **params: Any) -> "DebiasedClassifier":
-        """Set parameters by name; `method__alpha=0.5` changes a field of the method, or of the default one."""
+        """Set parameters by name; `method__alpha=0.5` changes a field of the method, or of the default method."""
         inner = {name: value for name, value in params.items() if name.partition("__")[0] in NESTED and "__" in name}
         super().set_params(**{name: value for name, value in params.items() if name not in inner})
         for name in {key.partition("__")[0] for key in inner}:
@@ -111,8 +117,10 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "DebiasedClassifier":  # noqa: N803
-        """Train on features X (n, ...) and labels y (n,) of any kind; sample_weight (n,) multiplies how often each
-        sample is drawn in training, 0: never."""
+        """Train on features X (n, ...) and labels y (n,) of any type.
+
+        sample_weight (n,) multiplies how often each sample is drawn in training; samples with weight 0 are not drawn.
+        """
         values, labels = self._checked(X, y=y)
         check_classification_targets(labels)
         if not isinstance(self.hidden, Integral) or self.hidden < 1:
@@ -134,14 +142,14 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
-        """(n, classes) probabilities, columns in the order of classes_."""
+        """Return probabilities (n, classes), with columns in the order of `classes_`."""
         check_is_fitted(self)
         values = self._checked(X, reset=False)
         logits = predict(self.module_, as_split(values, torch.zeros(values.shape[0]), self.module_).batches(BATCH))
         return np.asarray(logits[:, : len(self.classes_)].double().softmax(1).numpy())
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
-        """(n,) the likeliest classes."""
+        """Return the most likely classes (n,)."""
         likely = self.predict_proba(X).argmax(1)  # says first that nothing was fitted
         return np.asarray(self.classes_[likely])
 

@@ -29,32 +29,35 @@ REMEDY = "do not override get_train_dataloader, and leave train_sampling_strateg
 
 
 class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
-    """A Trainer whose `train` runs PGD: the model with GCE, a score for every sample, the model on by score.
+    """A Trainer whose `train` runs PGD: train with GCE, score every sample, then continue training on samples drawn by
+    score.
 
-    `scores_` (n,) is in the order of train_dataset, and kept in output_dir; `train(resume_from_checkpoint=True)` goes
-    on in whichever training was interrupted. At every epoch the sampler is looked for in the loader, and `train` stops
-    if something replaced it. Draws are guarded: classes alike, at most half of a class's for samples that the biased
-    model misclassifies, scores tempered. Some samples are held out of both trainings; on these, `comparison_` then has
-    both models' accuracies. `biased_state_` has the weights of the first training.
+    `scores_` (n,) is in the order of train_dataset and is saved in output_dir; `train(resume_from_checkpoint=True)`
+    resumes whichever stage was interrupted. At the start of every epoch, `train` raises an error if the loader's
+    sampler was replaced. Draws are guarded: classes are drawn equally often, at most half of the draws of a class go to
+    samples that the biased model misclassifies, and the scores are tempered. Some samples are held out of both stages;
+    after training, `comparison_` has the accuracies of both models on them. `biased_state_` has the weights after the
+    first stage.
 
     Args:
-        *args: those of Trainer; its `args` describe the second training.
-        **named: likewise.
-        biased_epochs: length of the first training, whose files are in output_dir/biased; as long by default.
-        alpha: GCE's exponent.
-        p: which norm of the gradient.
-        power: to which that norm is raised.
-        head: the name of the last layer, where it cannot be found.
-        parameters: whose gradient is meant, as in `gradient_norms`.
-        guard: False draws by the scores alone, as the paper does.
-        held_out: share of train_dataset, at random by index, that neither training sees; where they would be fewer than
-            20 samples, none is, and the models are compared on the samples that they were trained on.
+        *args: arguments of Trainer; its `args` describe the second stage.
+        **named: further arguments of Trainer.
+        biased_epochs: epochs of the first stage, whose files are in output_dir/biased; by default as many as in the
+            second.
+        alpha: exponent of GCE.
+        p: the norm of the gradient, as in `gradient_norms`.
+        power: power that the norm is raised to.
+        head: name of the last layer, if it is not detected automatically.
+        parameters: parameters whose gradient is used, as in `gradient_norms`.
+        guard: if False, draw by the scores alone, as the paper does.
+        held_out: share of train_dataset, drawn at random, that neither stage is trained on. If this would be fewer than
+            20 samples, none is held out, and the models are compared on their training samples.
 
     Warns:
-        DebiasingWarning: the model ended below chance in a class, or lost too much, on what was held out.
+        DebiasingWarning: the model is below chance in a class, or lost too much accuracy, on held-out samples.
 
     Raises:
-        Misuse: values that cannot be meant, or training data without a length.
+        Misuse: an argument is invalid, or the training data has no length.
         Problem: (in `train`, before its first step) the model, data or loader cannot be scored or sampled.
 
     >>> trainer = DebiasedTrainer(model, args, train_dataset=dataset, biased_epochs=1)
@@ -94,7 +97,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
         self.add_callback(OwnSampler(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **named: Any) -> Any:
-        """The three steps; what Trainer.train gives for the last one."""
+        """Run the three steps and return what `Trainer.train` returns for the last one."""
         self.sampler_ = None
         if self.model_init is not None:  # as in Trainer, every training begins with a new model
             library.set_seed(self.args.seed)
@@ -162,7 +165,7 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
             self.sampler_ = None
 
     def call_model_init(self, trial: Any = None) -> Any:
-        """A new model; in the last step, that of the first one, which is trained on."""
+        """Return a new model; in the last step, the biased model, which is trained further."""
         return super().call_model_init(trial) if self.sampler_ is None else self.model
 
     def _train_biased(self, resuming: bool) -> None:

@@ -1,1 +1,1 @@
-"""The tools of training: networks, losses, objectives, one loop, one look, scores, sampling, checkpoints."""
+"""Tools for training: networks, losses, one training loop, one pass over the data, scores, sampling, checkpoints."""

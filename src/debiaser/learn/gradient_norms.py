@@ -106,24 +106,25 @@ def gradient_norms(
     shared: bool = True,
     see: See | None = None,
 ) -> Tensor:
-    """The norm of the gradient of cross-entropy, per sample: large where it goes against what the model has learnt.
+    """Compute the norm of each sample's cross-entropy gradient: large if the sample contradicts what the model has
+    learnt.
 
-    One forward pass in eval mode gives the norms of the last layer; the model is left as it was.
+    One forward pass in eval mode gives the norms of the last layer; the model is not changed.
 
     Args:
-        model: a classifier; it may lie on any device.
+        model: a classifier, on any device.
         dataset: a map-style dataset of (x, y) pairs or dictionaries, or a DataLoader over one.
-        p: the entrywise norm, above 0; `math.inf` takes the largest entry.
-        power: the norm is raised to it.
-        bias: with the gradient in the last layer's bias.
-        parameters: "head" for the last linear layer; "all", the name of a parameter or layer, a pattern such as
-            "encoder.*" or a function of the name to choose among all trainable parameters, which takes a backward pass.
-        head: the last linear layer or its name, where it cannot be found.
-        batch_size: samples of a forward pass.
-        chunk: samples of a backward pass at once; by default as many as fit into a fixed piece of memory.
-        shared: where torch.distributed is initialised, every process must make this call: each scores its part with
-            the buffers of process 0, and all get the same vector. False: this process scores all, by itself.
-        see: is given the logits (b, k) and labels (b,) of every batch that this process scores, in their order.
+        p: order of the entrywise norm, above 0; `math.inf` takes the largest entry.
+        power: power that the norm is raised to.
+        bias: include the gradient of the last layer's bias.
+        parameters: "head" for the last linear layer. "all", the name of a parameter or layer, a pattern such as
+            "encoder.*" or a function of the name choose among all trainable parameters, which takes a backward pass.
+        head: the last linear layer or its name, if it is not detected automatically.
+        batch_size: samples per forward pass.
+        chunk: samples per backward pass; by default as many as fit into a fixed amount of memory.
+        shared: if torch.distributed is initialised, every process must make this call; each scores its part, with the
+            buffers of process 0, and all get the same vector. If False, this process scores all samples by itself.
+        see: called with the logits (b, k) and labels (b,) of every batch that this process scores, in order.
 
     Returns:
         A tensor (n,) on the CPU, in the order of the dataset.

@@ -36,12 +36,12 @@ class GCELoss(nn.Module):
     cross-entropy.
 
     Args:
-        alpha: in (0, 1]; the larger, the less a sample counts that the model gets wrong.
+        alpha: in (0, 1]; the larger it is, the less a misclassified sample counts.
         extra_q: multiply the loss by alpha, as the released code of several methods does (decision D7).
         reduction: "mean", "sum" or "none", as in torch.
 
     Raises:
-        Misuse: alpha lies outside (0, 1], or the reduction is unknown.
+        Misuse: alpha is outside (0, 1], or the reduction is unknown.
 
     Example:
         >>> import torch

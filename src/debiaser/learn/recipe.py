@@ -23,27 +23,27 @@ SCHEDULES = ("constant", "cosine", "linear", "one-cycle", "step")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long, how fast and with which optimiser to train.
+    """Epochs, batch size, optimiser and learning rate schedule.
 
     Args:
-        epochs: of each stage.
-        batch_size: samples of a step.
+        epochs: epochs per stage.
+        batch_size: samples per step.
         optimizer: "sgd", "adam" or "adamw".
-        lr: the learning rate, at its highest.
-        momentum: of SGD.
-        weight_decay: of every optimiser.
+        lr: the highest learning rate.
+        momentum: momentum of SGD.
+        weight_decay: weight decay of any optimiser.
         schedule: "one-cycle", "cosine", "linear", "step" or "constant".
         decay: factor of the schedule "step".
-        decay_every: epochs between two such factors.
-        rise: share of a one-cycle schedule in which the rate goes up.
-        clip: the largest norm of the gradient; None for any.
-        augment: whether the data's augmentation is used.
-        single_stage: how many times `epochs` a method with one stage trains, so that all see as many samples.
-        name: for results.
-        stages: what differs in the stage of a name, such as `{"biased": {"epochs": 4}}`.
+        decay_every: epochs between two such decays.
+        rise: share of a one-cycle schedule in which the learning rate rises.
+        clip: largest norm of the gradient; None for no clipping.
+        augment: use the data's augmentation.
+        single_stage: factor of `epochs` for methods with one stage, so that all methods see the same number of samples.
+        name: name of the recipe in results.
+        stages: changes for named stages, such as `{"biased": {"epochs": 4}}`.
 
     Raises:
-        Misuse: a number or a name that cannot be meant.
+        Misuse: a number or a name is invalid.
 
     Example:
         >>> from debiaser import Recipe
@@ -86,12 +86,12 @@ class Recipe:
                 raise known("recipe field", name, names)
 
     def of_stage(self, stage: str, length: float = 1, rate: float = 1) -> "Recipe":
-        """The recipe of this stage, `length` times as long at `rate` times its rate, with no further stages in it."""
+        """Return the recipe of one stage, with epochs times `length` and learning rate times `rate`."""
         own = replace(self, **{**self.stages.get(stage, {}), "stages": {}})
         return replace(own, epochs=max(1, round(own.epochs * length)), lr=own.lr * rate)
 
     def with_epochs(self, epochs: int) -> "Recipe":
-        """The recipe with this many epochs in every stage."""
+        """Return the recipe with this many epochs in every stage."""
         stages = {
             stage: {name: value for name, value in own.items() if name != "epochs"}
             for stage, own in self.stages.items()
@@ -99,7 +99,7 @@ class Recipe:
         return replace(self, epochs=epochs, stages=stages)
 
     def learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """The rate at this step (from 0); a function of the step alone, so that resuming needs no scheduler state."""
+        """Return the learning rate at a step, counted from 0; no state is needed to resume."""
         total = self.epochs * steps_per_epoch
         if self.schedule == "step":
             return self.lr * self.decay ** (step // steps_per_epoch // self.decay_every)
@@ -112,7 +112,7 @@ class Recipe:
         return self.lr
 
     def plain(self) -> dict[str, Any]:
-        """The recipe as plain values, for keys and JSON; `augment` only where it is off, as it usually is not."""
+        """Return the recipe as plain values, for keys and JSON; `augment` only if it is False."""
         values = asdict(self)
         if self.augment:
             del values["augment"]

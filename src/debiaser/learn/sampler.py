@@ -51,25 +51,25 @@ class Shuffle:
 
 
 class ScoreSampler(Sampler[int]):
-    """Draws samples with replacement, each with probability score / sum of scores, exactly (float64).
+    """Draw samples with replacement, each with probability score / sum of scores, exactly (float64).
 
-    A `DataLoader` takes it as `sampler=`. Each pass is a new draw, fixed by seed and epoch; `set_epoch` says which
-    epoch the next pass is. Of several processes, each passes the samples at positions rank, rank + world_size, ... of
-    one and the same draw: the draw is that of a single process. A loader of another dataset, or one that accelerate
-    prepared and that would deal the samples of each process out once more, is refused when its pass begins.
+    Pass it to a `DataLoader` as `sampler=`. Each pass is a new draw that depends only on seed and epoch; `set_epoch`
+    sets the epoch of the next pass. With several processes, each takes positions rank, rank + world_size, ... of one
+    common draw, which is the same as with a single process. A pass raises an error if the loader has a different
+    dataset, or if accelerate prepared the loader and would split the samples among processes a second time.
 
     Args:
-        scores: (n,) numbers of at least 0, as `gradient_norms` gives them.
-        num_samples: how many samples a pass draws over all processes; by default n.
-        seed: of the draws.
-        rank: the number of this process; by default that of torch.distributed.
-        world_size: how many processes there are; by default as torch.distributed says.
-        temperature: above 1 evens the probabilities out (score to the power 1 / temperature).
-        clip: the largest probability, as a multiple of 1/n.
+        scores: (n,) non-negative numbers, such as those of `gradient_norms`.
+        num_samples: number of samples drawn per pass by all processes together; by default n.
+        seed: seed of the draws.
+        rank: rank of this process; by default that of torch.distributed.
+        world_size: number of processes; by default that of torch.distributed.
+        temperature: above 1, evens out the probabilities (scores are raised to 1 / temperature).
+        clip: largest probability, as a multiple of 1/n.
 
     Raises:
-        Misuse: the scores are no probabilities (negative, not finite, all 0), or a number cannot be meant.
-        Problem: (in a pass) the dataset has not as many samples as there are scores, or accelerate shares them anew.
+        Misuse: the scores are negative, not finite or all 0, or another argument is invalid.
+        Problem: (during a pass) the numbers of samples and scores differ, or accelerate would split the samples again.
 
     Example:
         >>> import torch
@@ -104,7 +104,7 @@ class ScoreSampler(Sampler[int]):
         self._pass, self._position, self._skip = 0, 0, 0
 
     def draw(self, epoch: int) -> Tensor:
-        """(num_samples,) indices of this epoch, those of all processes; O(log n) each."""
+        """Return the indices (num_samples,) drawn in this epoch by all processes; O(log n) each."""
         stream, rows = numpy_stream(self.seed, "score", epoch), np.empty(self.num_samples, np.int64)
         for first in range(0, self.num_samples, DRAWN_AT_ONCE):
             part = rows[first : first + DRAWN_AT_ONCE]
@@ -151,17 +151,17 @@ class ScoreSampler(Sampler[int]):
                 yield row
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass the draw of this epoch; one that `load_state_dict` brought back goes on where it was."""
+        """Set the epoch of the next pass; if `load_state_dict` restored a pass of this epoch, that pass resumes."""
         if epoch != self.epoch:
             self._skip = 0
         self.epoch = self._pass = epoch  # a pass that was under way is over
         self._position = self._skip
 
     def state_dict(self, passed: int | None = None) -> dict[str, Any]:
-        """Where the pass under way is; plain numbers and text.
+        """Return the position in the current pass, as plain numbers and text.
 
-        A DataLoader with workers asks for samples ahead of the loop: `passed` is then how many of this pass the loop
-        of this process has seen.
+        A DataLoader with workers requests samples ahead of the loop; in that case, `passed` must say how many samples
+        of this pass the loop of this process has seen.
         """
         position = self._position if passed is None else passed
         if not 0 <= position <= len(self):
@@ -171,7 +171,7 @@ class ScoreSampler(Sampler[int]):
         return {"epoch": epoch, "position": position, "world_size": self.world_size, "draws": self._fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass the rest of the one that was under way."""
+        """Make the next pass the rest of the one that was interrupted."""
         if state.get("draws") != self._fingerprint():
             raise Misuse(
                 "the saved state is of other scores, seed, num_samples or processes; make the sampler as it was"
@@ -187,12 +187,12 @@ class ScoreSampler(Sampler[int]):
 
     @property
     def identity(self) -> bytes:
-        """Probabilities, seed and number of samples."""
+        """Probabilities, seed and number of samples, as bytes."""
         return self.probabilities.tobytes() + f"{self.seed} {self.num_samples}".encode()
 
     @property
     def effective_sample_size(self) -> float:
-        """1 / sum of squared probabilities: how many equally likely samples would be as even as this."""
+        """1 / sum of squared probabilities: how many equally likely samples would give an average as noisy."""
         return effective_sample_size(self.probabilities)
 
 
@@ -223,22 +223,23 @@ def debiased_loader(
     seed: int = 0,
     **options: Any,
 ) -> DataLoader[Any]:
-    """A DataLoader that draws samples by score, each pass anew; the one line where nothing is to be thought about.
+    """Return a DataLoader that draws samples by score, with a new draw in each pass.
 
     Args:
-        dataset: what was scored, in the same order; it may augment.
-        scores: (n,) as `gradient_norms` or `read_scores` gives them.
-        batch_size: samples of a batch, in each process.
-        num_samples: how many samples a pass draws over all processes; by default n, less what does not divide.
-        seed: of the draws.
-        **options: others of DataLoader, such as num_workers.
+        dataset: the scored samples, in the same order; it may augment them.
+        scores: (n,) scores from `gradient_norms` or `read_scores`.
+        batch_size: samples per batch, in each process.
+        num_samples: number of samples drawn per pass by all processes together; by default n, rounded down to a
+            multiple of their number.
+        seed: seed of the draws.
+        **options: further arguments of DataLoader, such as num_workers.
 
     Returns:
-        The loader; under torch.distributed every process gets its share of one draw. Do not let accelerate prepare it.
+        The loader. Under torch.distributed, every process gets its share of one draw; do not let accelerate prepare it.
 
     Raises:
-        Misuse: the options would replace the sampler.
-        Problem: there are not as many scores as samples.
+        Misuse: an option would replace the sampler.
+        Problem: the numbers of scores and samples differ.
 
     Example:
         >>> import torch

@@ -42,27 +42,27 @@ def score_stream(
     part_rows: int = 2**18,
     **options: Any,
 ) -> int:
-    """Write the gradient norms of a stream that need not fit into memory to a folder, for `read_scores`.
+    """Write the gradient norms of a stream, which need not fit into memory, to a folder for `read_scores`.
 
-    One part of the scores is held at a time. Run again after it was cut short, it goes on after the last part that was
-    finished: the stream must then give the same samples in the same order.
+    Only one part of the scores is held in memory. If interrupted, the same call resumes after the last finished part;
+    the stream must then yield the same samples in the same order.
 
     Args:
         model: a classifier.
-        stream: a Parquet file or a folder of such, whose column `label` or `labels` has the class numbers; a dataset of
-            Hugging Face; a DataLoader (of WebDataset, for instance), which gives batches; or any iterable of (x, y) or
-            dictionaries, sample by sample, which is the slowest.
-        path: the folder, which gets Parquet files.
-        batch_size: samples of a forward pass; that of a DataLoader counts instead.
-        part_rows: samples of a file.
+        stream: a Parquet file or a folder of them, with the class numbers in the column `label` or `labels`; a Hugging
+            Face dataset; a DataLoader (for instance of WebDataset), which yields batches; or any iterable of (x, y)
+            pairs or dictionaries, one per sample, which is slowest.
+        path: the folder for the Parquet files.
+        batch_size: samples per forward pass; a DataLoader's own batch size takes precedence.
+        part_rows: samples per file.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
     Returns:
-        How many samples the stream had.
+        The number of samples in the stream.
 
     Raises:
-        Misuse: the stream is empty, or a number cannot be meant.
-        Problem: the folder holds scores of another model or norm, or the stream has other labels than it had.
+        Misuse: the stream is empty, or a number is invalid.
+        Problem: the folder holds scores of a different model or norm, or the labels of the stream have changed.
 
     Example:
         >>> import tempfile
@@ -145,18 +145,17 @@ class KeyedScorer:
 
 
 def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
-    """Read the scores that `score_stream`, or `score_dataset` of `debiaser.integrations.ray`, wrote.
+    """Read the scores written by `score_stream`, or by `score_dataset` of `debiaser.integrations.ray`.
 
     Args:
-        *paths: their folders.
-        keys: the keys of the samples in the order that is wanted; by default that of the stream, or from the smallest
-            key to the largest.
+        *paths: the folders.
+        keys: keys of the samples, in the desired order; by default the order of the stream, or ascending order of keys.
 
     Returns:
         A tensor (n,) of 32-bit floats: the scores of one folder after the other, or those of the keys.
 
     Raises:
-        Problem: a folder holds no scores, they are not finished, a file of them is damaged, or a key has none.
+        Problem: a folder holds no scores, the scores are unfinished or damaged, or a key has no score.
 
     Example:
         >>> import tempfile

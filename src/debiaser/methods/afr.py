@@ -12,11 +12,15 @@ from debiaser.methods.task import Method, Task, bounded, plain_network
 
 @dataclass(frozen=True)
 class AFR(Method):
-    """Plain training, then its last layer is trained on by held-out samples, the more the less sure it is of each.
+    """Train a network, then retrain its last layer on held-out samples, with more weight on those it is unsure of.
 
-    gamma: in the weight exp(-gamma p_y), 0 for class balance alone; held_out: share of each class that the network does
-    not see; anchor: lambda, of the squared distance from the first last layer; steps, lr: of full-batch gradient
-    descent, its gradient no longer than 1; augment: in training.
+    Args:
+        gamma: how strongly unsure samples are favoured, in the weight exp(-gamma p_y); 0 only balances the classes.
+        held_out: share of each class that the network does not see; the last layer is retrained on it.
+        anchor: weight of the squared distance from the original last layer (the paper's lambda).
+        steps: number of full-batch gradient descent steps.
+        lr: learning rate of these steps; gradients are clipped to norm 1.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, AFR(gamma=4))
     """
@@ -29,7 +33,7 @@ class AFR(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network with its last layer trained on."""
+        """Return the network with a retrained last layer."""
         network = plain_network(task, self.held_out)  # stage 1
         seen = network.look(network.held_out)
         weights = confidence_weights(seen, self.gamma)
@@ -43,7 +47,7 @@ class AFR(Method):
             return network.with_last_layer(layer[:, :-1].numpy(), layer[:, -1].numpy())
 
     def descend(self, seen: Outputs, weights: Tensor, start: Tensor) -> Tensor:
-        """(k, h + 1) the last layer, biases last, where gradient descent from `start` leaves it."""
+        """Return the last layer (k, h + 1), biases in the last column, after gradient descent from `start`."""
         features = torch.column_stack([seen.features.double(), torch.ones(len(weights), dtype=torch.float64)])
         onehot, layer = F.one_hot(seen.labels, seen.logits.shape[1]), start.clone()
         for _ in range(self.steps):

@@ -15,10 +15,14 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class BAM(Method):
-    """Train with a free vector per sample that takes what would be memorised, then train on with the errors upweighted.
+    """Train with a learnable offset per sample that absorbs what would otherwise be memorised, then continue training
+    with misclassified samples upweighted.
 
-    amplify: lambda, times the free vector is added to the logits; upweight: how many times more an error counts;
-    identification: length of the first training, in times the recipe's epochs; augment: in training.
+    Args:
+        amplify: factor of the offset that is added to the logits (the paper's lambda).
+        upweight: a misclassified sample counts 1 + upweight times.
+        identification: length of the first stage, as a multiple of the recipe's epochs.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, BAM(amplify=5, upweight=20))
     """
@@ -29,7 +33,7 @@ class BAM(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network of both trainings."""
+        """Return the network after both stages."""
         free = Auxiliary(task.new_model(), task.train, self.amplify)
         model = task.fit(free, "identification", length=self.identification)  # stage 1
         error = task.scores(model, misclassified)

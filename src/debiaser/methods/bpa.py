@@ -17,12 +17,19 @@ SMALLEST = 1e-12  # no weight becomes exactly 0, from where it could never grow 
 
 @dataclass(frozen=True)
 class BPA(Method):
-    """Train, cluster the features of every class, train a fresh network that weighs small and badly fitted clusters up.
+    """Train, cluster the features of each class, then train a fresh network that upweights small and poorly fitted
+    clusters.
 
-    reference: length of the first training in times the recipe's epochs; clusters: per class; average: how a sample's
-    weight follows its cluster's, expavg (multiply by exp(step * target)) or avg (a share `momentum` of the target);
-    history: start each update from the last weight, not from the target as the released code does; every: steps
-    between updates of the clusters' losses; augment: in training.
+    Args:
+        reference: length of the first stage, as a multiple of the recipe's epochs.
+        clusters: number of clusters per class.
+        average: how a sample's weight is updated from the target that its cluster's size and loss give: "expavg"
+            multiplies it by exp(step * target), "avg" mixes the two.
+        step: step size of "expavg".
+        momentum: share of the target in "avg".
+        history: start each update from the previous weight; if False, from the target, as the released code does.
+        every: number of steps between updates of the clusters' losses.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, BPA(clusters=4))
     """
@@ -37,7 +44,7 @@ class BPA(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained with weights by cluster."""
+        """Return the network trained with cluster weights."""
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
         with task.journal.timed("groups"):
             clusters = class_clusters(task.outputs(reference), self.clusters, task.seed)  # stage 2

@@ -16,12 +16,20 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class Cells(Method):
-    """Train a biased model, count its answers in every class, train a fresh network on draws that even the counts out.
+    """Train a biased model, count its predictions in each class, then train a fresh network on draws that even out the
+    counts.
 
-    power: k in the weight size^-k of a cell: 0 as the data has them, 1 equally often, 2 inverted; cells: of a class, by
-    the biased answer, or right and wrong; alpha: GCE's exponent of the biased models, None for cross-entropy; share: of
-    the samples, drawn at random, that the first biased model sees; amplify: rounds in which a fresh biased model learns
-    from the share `keep` of each class that the last one is surest of; augment: in training.
+    Args:
+        power: exponent k of a cell's weight size^-k; within a class, 0 keeps the proportions of the data, 1 draws all
+            cells equally often, 2 inverts the proportions.
+        cells: what divides a class into cells: the biased model's prediction ("answer") or whether it is wrong
+            ("error").
+        alpha: exponent of the biased models' GCE; None for cross-entropy.
+        share: share of each class, drawn at random, that the first biased model is trained on.
+        amplify: number of rounds in which a fresh biased model is trained on the samples that the previous one is
+            surest of.
+        keep: share of each class that is kept in such a round.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, Cells(power=2, amplify=1))
     """
@@ -35,7 +43,7 @@ class Cells(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained on draws by cell."""
+        """Return the network trained on draws by cell."""
         labels = task.train.y.numpy()
         biased = self.biased(task, "biased", labels, np.zeros(len(labels)), self.share)
         for number in range(1, self.amplify + 1):
@@ -48,7 +56,7 @@ class Cells(Method):
         return task.fit(fresh, "debiased", ScoreSampler(weights, seed=task.seed))
 
     def biased(self, task: Task, stage: str, labels: Groups, unsure: NDArray[np.float64], share: float) -> nn.Module:
-        """A fresh biased model of this share of every class: those of which the last one was surest, else any."""
+        """Train a fresh biased model on a share of every class: the samples that the previous one was surest of."""
         shuffled = numpy_stream(task.seed, "cells", stage).permutation(len(labels))
         order = shuffled[np.argsort(unsure[shuffled], kind="stable")]  # surest first, in random order where alike
         place = np.empty(len(labels), np.int64)
@@ -61,7 +69,7 @@ class Cells(Method):
         return task.fit(Supervised(start, gce(self.alpha)), stage, sampler)
 
     def weights(self, labels: Groups, answers: Groups) -> NDArray[np.float64]:
-        """(n,) how likely each sample is to be drawn; a class in one cell is drawn evenly."""
+        """Return the sampling weights (n,); a class with a single cell is drawn uniformly."""
         wrong = answers != labels
         missed = np.bincount(labels, wrong)[np.unique(labels)]
         if not missed.all():

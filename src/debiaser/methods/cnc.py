@@ -22,12 +22,18 @@ ROLES = 4  # anchors, positives, negatives, easy negatives
 
 @dataclass(frozen=True)
 class CNC(Method):
-    """Train, guess each sample's shortcut, train a fresh network that draws classes together across shortcuts.
+    """Train, guess each sample's shortcut, then train a fresh network that pulls together samples of a class with
+    different shortcuts.
 
-    reference: length of the first training in times the recipe's epochs; slice_by: the guess is its prediction, or its
-    features' cluster (UMAP, Gaussians, matched to labels); temperature: of the contrast; contrast: its weight lambda,
-    cross-entropy has the rest; tasks: contrastive tasks in a batch; frozen_statistics: the network below its last layer
-    stays in eval mode, as the authors' pretrained ones do; augment: in training.
+    Args:
+        reference: length of the first stage, as a multiple of the recipe's epochs.
+        slice_by: the guess: the first network's prediction, or the cluster of its features (UMAP and a Gaussian
+            mixture, matched to the labels).
+        temperature: temperature of the contrastive loss.
+        contrast: weight of the contrastive loss (the paper's lambda); cross-entropy gets the rest.
+        tasks: contrastive tasks per batch; the batch size must be a multiple of 4 * tasks.
+        frozen_statistics: keep all but the last layer in eval mode, as the authors do with pretrained networks.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, CNC(tasks=2))
     """
@@ -41,7 +47,7 @@ class CNC(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained by contrast."""
+        """Return the network trained contrastively."""
         labels, size = task.train.y.numpy(), task.recipe.of_stage("debiased").batch_size
         if len(np.unique(labels)) < 2:
             raise Misuse("CNC contrasts classes, but the labels hold only one; give two or more")
@@ -58,7 +64,7 @@ class CNC(Method):
         return task.fit(Contrast(fresh, head, self), "debiased", sampler)  # stage 3
 
     def slices(self, outputs: Outputs, seed: int) -> Groups:
-        """(n,) the class predicted, or the cluster of the features, of as many as classes, named like most labels."""
+        """Return the predicted class (n,), or the cluster of the features, named after its best-matching class."""
         if self.slice_by == "prediction":
             return outputs.logits.argmax(1).numpy()
         from scipy.optimize import linear_sum_assignment

@@ -24,10 +24,11 @@ from debiaser.methods.vanilla import Vanilla
 
 @dataclass(frozen=True)
 class Debiased:
-    """The network that came out, the score of every sample (None for methods without), and what happened.
+    """The trained network, the score of every sample (None for methods without scores), and what happened.
 
-    probabilities (n,): how often every sample was drawn; vanilla and debiased: both networks where they were compared;
-    comparison: how, and its `danger` says why the debiased one must not be used; told: what was decided, and why.
+    `probabilities` (n,) says how often each sample was drawn. `vanilla` and `debiased` are the two networks if they
+    were compared in `comparison`, whose `danger` says why the debiased one must not be used. `told` says what was
+    decided and why.
     """
 
     model: nn.Module = field(repr=False)
@@ -74,25 +75,28 @@ def debias(
     """Train a copy of a network on a dataset with a method that keeps it from taking the dataset's shortcut.
 
     Args:
-        model: any network that ends in a linear layer and gives one logit per class; it is not changed.
-        dataset: (x, y) pairs or dictionaries with "labels" or "label", class numbers from 0 on; with a length.
-        method: a method with its fields; GuardedPGD() by default, which holds some samples out.
-        recipe: how long, how fast and with which optimiser to train.
-        seed: decides every draw.
-        reweigh: changes the probabilities (n,) of all draws, in any unit, for weights of one's own.
+        model: any network that ends in a linear layer and returns one logit per class; it is not changed.
+        dataset: a sized dataset of (x, y) pairs, or of dictionaries with "labels" or "label"; classes are numbered from
+            0.
+        method: the method; by default GuardedPGD(), which holds out some samples.
+        recipe: epochs, optimiser and learning rate.
+        seed: seed of everything random.
+        reweigh: function that changes the sampling probabilities (n,), which need not sum to 1, for weights of your
+            own.
 
     Returns:
-        `model`, the debiased network, or vanilla where that is the safer one; `scores` (n,), higher for samples that go
-        against the shortcut, and `probabilities` (n,) of the draws, None for methods without scores; `vanilla`,
-        `debiased` and their `comparison`; `told`, what was decided; `history` and `seconds` of the stages.
+        `model` is the debiased network, or vanilla if that is safer. `scores` (n,) are higher for samples that go
+        against the shortcut, and `probabilities` (n,) are those of the draws; both are None for methods without scores.
+        `vanilla`, `debiased` and their `comparison` are set if the two were compared, `told` says what was decided and
+        why, and `history` and `seconds` describe the stages.
 
     Warns:
-        DebiasingWarning: the debiased network is below chance in a class, or loses too much, on samples like the
-            training data: `model` is then vanilla, unless another method was asked for by name.
+        DebiasingWarning: the debiased network is below chance in a class, or loses too much accuracy, on samples like
+            the training data; `model` is then vanilla, unless you passed another method.
 
     Raises:
-        Misuse: a dataset, labels, a method or a recipe that cannot be meant.
-        Problem: a network whose last layer cannot be found, or that cannot be trained on these samples.
+        Misuse: the dataset, the labels, the method or the recipe is invalid.
+        Problem: the last layer cannot be found, or the network cannot be trained on these samples.
 
     >>> result = debias(model, dataset, recipe=Recipe(epochs=1, batch_size=16, lr=0.01))
     >>> result.scores.shape == (len(dataset),)

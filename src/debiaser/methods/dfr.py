@@ -17,11 +17,16 @@ STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # the authors' for Waterbird
 
 @dataclass(frozen=True)
 class DFR(Method):
-    """Plain training, then a new last layer on subsets in which all known groups are as large: it uses group labels.
+    """Train a network, then fit a new last layer on subsets in which all known groups are equally large. Uses group
+    labels.
 
-    held_out: share of each class that the network does not see and the last layer is fitted on (0: on all that it
-    saw); penalty: of the logistic regression; strength: its inverse strength of regularisation (scikit-learn's C), None
-    for the one that does best on the worst group of one half when fitted on the other; augment: in training.
+    Args:
+        held_out: share of each class that the network does not see and the last layer is fitted on; 0 fits it on the
+            samples that the network saw.
+        penalty: penalty of the logistic regression.
+        strength: its inverse regularisation strength (scikit-learn's C); None picks the best on the worst group of one
+            half of the samples when fitted on the other.
+        augment: augment the training data.
 
     >>> method = DFR(strength=0.1)  # `debiaser train waterbirds --method dfr --set strength=0.1`
     """
@@ -34,7 +39,7 @@ class DFR(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network with the mean of the last layers of ten balanced subsets."""
+        """Return the network with a last layer averaged over ten balanced subsets."""
         known = task.known_groups()
         network = plain_network(task, self.held_out)
         rows = network.held_out
@@ -47,12 +52,12 @@ class DFR(Method):
             return network.with_last_layer(*fits.balanced_subsets(groups, task.seed))
 
     def regression(self, seen: Outputs, strength: float) -> LogisticFit:
-        """Logistic regressions on these samples."""
+        """Return logistic regressions on these samples."""
         features, labels = seen.features.numpy(), seen.labels.numpy()
         return LogisticFit(features, labels, seen.logits.shape[1], strength, l1=self.penalty == "l1")
 
     def best_strength(self, seen: Outputs, groups: Groups, seed: int) -> float:
-        """Fitted on one half: the strength that is best on the worst group of the other, then on the mean of groups."""
+        """Fit on one half; return the strength with the best worst-group (then mean) accuracy on the other."""
         first = numpy_stream(seed, "dfr halves").random(len(groups)) < 0.5
         one, two = (Outputs(seen.features[half], seen.logits[half], seen.labels[half]) for half in (first, ~first))
         others = consecutive(groups[~first])

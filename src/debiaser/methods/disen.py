@@ -15,12 +15,18 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class Disen(Method):
-    """Two encoders, one for what matters and one for the shortcut, whose features are later swapped between samples.
+    """Train one encoder for the task and one for the shortcut, then swap shortcut features between samples.
 
-    lambda_dis, lambda_swap_b: weight of GCE among the losses of a sample's own and of swapped features; lambda_swap:
-    weight of all losses of swapped features; swap_from: share of the training after which swapping begins, in whole
-    epochs (1: never); alpha: GCE's exponent, None for cross-entropy; extra_q: the authors' factor; ema: share of the
-    past in each sample's average loss; length: times as long as other one-stage methods; augment: in training.
+    Args:
+        lambda_dis: weight of GCE in the loss on a sample's own features.
+        lambda_swap_b: weight of GCE in the loss on swapped features.
+        lambda_swap: weight of the whole loss on swapped features.
+        alpha: exponent of GCE; None for cross-entropy.
+        extra_q: multiply GCE by alpha, as the authors' code does.
+        ema: weight of the past in each sample's moving average of losses.
+        swap_from: share of the training after which swapping begins, in whole epochs; 1 for never.
+        length: training length, as a multiple of that of other one-stage methods.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, Disen(swap_from=0.5))
     """
@@ -36,7 +42,7 @@ class Disen(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The intrinsic head on the features of both encoders."""
+        """Return the task head on the features of both encoders."""
         x = next(task.train.batches(2)).to(task.device).x
         intrinsic, weight = without_head(task.new_model("debiased").to(task.device), x)
         bias, _ = without_head(task.new_model().to(task.device), x)

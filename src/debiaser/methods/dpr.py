@@ -13,11 +13,15 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class DPR(Method):
-    """Train a biased model, score every sample by how much it disagrees, train on with samples drawn by score.
+    """Train a biased model, score samples by how much it disagrees with their label, then continue training on samples
+    drawn by score.
 
-    alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; temperature: tau, above 1 evens
-    the scores out (at 1 this is PGD with score="residual", p=1); inherit: the debiased model starts from the biased
-    one; augment: in training.
+    Args:
+        alpha: exponent of GCE; None for cross-entropy.
+        extra_q: multiply GCE by alpha, as the released code does.
+        temperature: tau; above 1 it evens out the scores (at 1 this is PGD with score="residual", p=1).
+        inherit: start the debiased model from the biased one.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, DPR(temperature=1.1))
     """
@@ -29,7 +33,7 @@ class DPR(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The debiased network."""
+        """Return the debiased network."""
         biased = task.fit(Supervised(task.new_model(), gce(self.alpha, self.extra_q)), "biased")  # step 1
         scores = task.scores(biased, disagreement(self.temperature)).clamp_min(1e-8)  # step 2
         task.journal.note("score", scores)

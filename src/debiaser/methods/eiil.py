@@ -15,12 +15,22 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class EIIL(Method):
-    """Train a little, split the samples where this model suits one half worse, learn what holds in both.
+    """Train briefly, split the samples into two environments that the model fits unequally well, then learn what holds
+    in both.
 
-    reference: length of the first training in times the recipe's epochs (a model that fits all tells nothing); steps,
-    lr, epsilon: Adam's, in the inference; learner: groupdro on environment x label, or irm; eta, adjustment: GroupDRO's
-    step and C; penalty, anneal: IRM's weight and the share of epochs before; balanced: groups are drawn equally often;
-    augment: in training.
+    Args:
+        reference: length of the first stage, as a multiple of the recipe's epochs; a model that fits every sample
+            cannot tell environments apart.
+        steps: steps of Adam in the inference of environments.
+        lr: learning rate of these steps.
+        epsilon: epsilon of Adam in these steps.
+        learner: "groupdro" on environment x label, or "irm" on environments.
+        eta: step size of GroupDRO's group weights.
+        adjustment: C of GroupDRO's size adjustment.
+        balanced: draw the groups equally often.
+        penalty: weight of IRM's penalty.
+        anneal: share of the epochs, at the start, in which the penalty has weight 1.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, EIIL(steps=100))
     """
@@ -38,7 +48,7 @@ class EIIL(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network that learnt from the inferred environments."""
+        """Return the network trained on the inferred environments."""
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
         slopes = task.scores(reference, scale_slope)
         with task.journal.timed("groups"):
@@ -53,7 +63,7 @@ class EIIL(Method):
         return task.fit(robust, "debiased", sampler)  # stage 3
 
     def environments(self, slopes: Tensor, seed: int) -> Tensor:
-        """(n,) 1 for the samples that the reference suits worse (a higher mean slope), 0 for the others."""
+        """Return 1 for the samples (n,) that the first model fits worse (higher mean slope), 0 for the others."""
         first = infer(slopes, self.steps, self.lr, self.epsilon, torch_stream(seed, "environments")) > 0.5
         if not first.any() or first.all() or not slopes.any():
             log.warning("EIIL found one environment only: the reference suits all samples alike; change reference=")

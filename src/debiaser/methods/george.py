@@ -22,12 +22,20 @@ SMALLEST_ROWS, SMALLEST_SHARE = 25, 0.005  # of a class, for a piece of a cluste
 
 @dataclass(frozen=True)
 class GEORGE(Method):
-    """Train, cluster the features of every class, train a fresh network for the worst cluster.
+    """Train, cluster the features of each class, then train a fresh network for the worst cluster.
 
-    reference: length of the first training in times the recipe's epochs; reduce, components: what features are reduced
-    by, and to how many; cluster: gmm or kmeans; largest_k: the most clusters per class that are tried; overcluster:
-    whether clusters are cut into `pieces` of which the hard ones stand alone; eta, adjustment, balanced: GroupDRO's
-    step, its size adjustment C, and whether clusters are drawn equally often; augment: in training.
+    Args:
+        reference: length of the first stage, as a multiple of the recipe's epochs.
+        reduce: how features are reduced before clustering.
+        components: number of dimensions they are reduced to.
+        cluster: Gaussian mixture or k-means.
+        largest_k: largest number of clusters per class that is tried.
+        overcluster: cut clusters into pieces, and keep the hard pieces as clusters of their own.
+        pieces: pieces per cluster.
+        eta: step size of GroupDRO's group weights.
+        adjustment: C of GroupDRO's size adjustment.
+        balanced: draw the clusters equally often.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, GEORGE(reduce="pca", largest_k=3))
     """
@@ -50,7 +58,7 @@ class GEORGE(Method):
             raise Misuse("reduce=none needs cluster=kmeans: Gaussians over raw features have too many parameters")
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained for the worst cluster."""
+        """Return the network trained for the worst cluster."""
         reference = task.fit(Supervised(task.new_model()), "reference", length=self.reference)  # stage 1
         with task.journal.timed("groups"):
             clusters = self.clusters(task, reference)  # stage 2
@@ -60,7 +68,7 @@ class GEORGE(Method):
         return task.fit(robust, "debiased", sampler)  # stage 3
 
     def clusters(self, task: Task, reference: nn.Module) -> Groups:
-        """(n,) the cluster of every training sample, none of two classes."""
+        """Return the cluster (n,) of every training sample; no cluster spans two classes."""
         train, valid = task.outputs(reference), task.outputs(reference, task.valid) if task.valid else None
         losses = cross_entropy(train.logits, train.labels).double().numpy()
 
@@ -72,7 +80,7 @@ class GEORGE(Method):
         return groups.within_classes(train.labels.numpy(), of_class)
 
     def class_clusters(self, features: Tensor, losses: Losses, valid: Tensor | None, seed: int) -> Groups:
-        """(n,) the clusters of one class, numbered from 0; one where its features do not hold two."""
+        """Return the clusters (n,) of one class, numbered from 0; a single one if its features do not form two."""
         points, others = (groups.unit_rows(each) for each in (features, features[:0] if valid is None else valid))
         points, others = groups.reduce_features(points, others, self.reduce, self.components, seed)
         assign, sampled = groups.best_clusters(points, self.largest_k, self.cluster, seed)
@@ -84,7 +92,7 @@ class GEORGE(Method):
         return groups.in_order_of_rows(clusters)
 
     def pieces_of(self, points: Points, others: Points, assign: Assign, seed: int) -> tuple[Groups, Groups]:
-        """The piece of every point and of every other point: each cluster cut by a clusterer of the same kind."""
+        """Cut each cluster with a clusterer of the same kind; return the pieces of `points` and of `others`."""
         parents, other_parents = assign(points), assign(others)
         pieces, other_pieces = parents * self.pieces, other_parents * self.pieces
         for parent in np.unique(parents):

@@ -15,10 +15,14 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class GroupDRO(Method):
-    """One network trained for the worst of the known groups of class x bias: it uses group labels.
+    """Train one network for the worst of the known groups (class x bias). Uses group labels.
 
-    eta: step of the groups' weights; adjustment: C of the size adjustment C / sqrt(size); balanced: groups are drawn
-    equally often; length: times as long as other one-stage methods; augment: in training.
+    Args:
+        eta: step size of the group weights.
+        adjustment: C of the size adjustment C / sqrt(size).
+        balanced: draw the groups equally often.
+        length: training length, as a multiple of that of other one-stage methods.
+        augment: augment the training data.
 
     >>> method = GroupDRO(eta=0.1)  # `debiaser train waterbirds --method groupdro --set eta=0.1`
     """
@@ -32,7 +36,7 @@ class GroupDRO(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained for the worst group."""
+        """Return the network trained for the worst group."""
         groups = task.known_groups()
         weights = balancing_weights(groups) if self.balanced else np.ones(len(groups))
         task.journal.note("score", weights)

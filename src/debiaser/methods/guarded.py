@@ -33,16 +33,23 @@ FEWEST = 20  # samples in training, below which nothing can be held out
 
 @dataclass(frozen=True)
 class GuardedPGD(Method):
-    """Two biased models score the half that they never saw; vanilla and a model of guarded draws are compared.
+    """PGD with safeguards: draws by score are capped, and vanilla is returned unless held-out samples show that
+    debiasing pays.
 
-    Every class is drawn as often, and of a class's draws at most three quarters go to samples that the biased model
-    misclassifies. How many do is chosen on samples that no model saw, by mean cell accuracy beyond a null world; where
-    it cannot be told, and where the debiased model does not do better on held-out samples, vanilla comes out.
+    Each of two biased models is trained on one half of the samples and scores the other half. Classes are drawn equally
+    often, and at most three quarters of the draws of a class go to samples that the biased model misclassifies. This
+    share is chosen by cross-validating last layers: by how far the gain in mean cell accuracy exceeds that on labels
+    drawn from the biased models' predictions (the null world). If there is no such gain, or the debiased model does not
+    do better than vanilla on held-out samples, vanilla is returned.
 
-    alpha: GCE's exponent, None for cross-entropy; strength: of the draws, 0 (vanilla), 1 (half of them misclassified
-    samples) to 1.5, None: chosen; doubt: likely wrong labels are drawn less, where there are many; held_out: share of
-    the training samples that is held out where there is no validation data; max_cost: points of accuracy that may be
-    lost on these; augment: in training.
+    Args:
+        alpha: exponent of GCE; None for cross-entropy.
+        strength: 0 for vanilla, 1 for half of the draws of a class on misclassified samples, 1.5 for three quarters;
+            None to choose it automatically.
+        doubt: draw samples that look mislabelled less often, if there are many.
+        held_out: share of the training samples to hold out if there is no validation data.
+        max_cost: points of accuracy on held-out samples that debiasing may cost.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, GuardedPGD(strength=1))
     """
@@ -55,7 +62,7 @@ class GuardedPGD(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The debiased network, or vanilla where that is the safer one; both are kept in the journal."""
+        """Return the debiased network, or vanilla if that is safer; the journal keeps both."""
         y, stream = task.train.y.numpy(), numpy_stream(task.seed, "guarded")
         half = halves(y, 0.0 if task.valid else self.held_out, stream)
         if len(y) < FEWEST or len(np.unique(y)) < 2 or not (task.valid or (half < 0).any()):
@@ -85,7 +92,7 @@ class GuardedPGD(Method):
         return debiased if found.helped else vanilla
 
     def fit_biased(self, task: Task, y: Rows, learnt: Mask, stage: str) -> nn.Module:
-        """A model that leans on the shortcut, trained on one half, all classes drawn alike."""
+        """Train a model that relies on the shortcut on one half, with all classes drawn equally often."""
         even = np.zeros(len(y))
         even[learnt] = balancing_weights(np.unique(y[learnt], return_inverse=True)[1])
         draws, stages = ScoreSampler(even, int(learnt.sum()), seed=task.seed), task.recipe.stages
@@ -93,14 +100,14 @@ class GuardedPGD(Method):
         return replace(task, recipe=alike).fit(Supervised(task.new_model(), gce(self.alpha)), stage, draws)
 
     def fit_vanilla(self, task: Task, rows: Rows) -> nn.Module:
-        """Plain training on what is not held out."""
+        """Train a plain model on the samples that are not held out."""
         draws = None if len(rows) == len(task.train) else Shuffle(len(rows), task.seed, rows)
         vanilla = task.fit(Supervised(task.new_model()), "vanilla", draws, length=task.recipe.single_stage)
         task.journal.models["vanilla"] = vanilla
         return vanilla
 
     def undecided(self, task: Task, why: str) -> nn.Module:
-        """Vanilla on everything, where nothing can be compared."""
+        """Train vanilla on all samples, since there are too few for a comparison."""
         log.warning("%s, so the model is a vanilla one; give more samples", why)
         task.journal.told.append(f"strength 0: {why}")
         for name in ("score", "probability", "trust"):
@@ -110,13 +117,16 @@ class GuardedPGD(Method):
     def fit_debiased(
         self, task: Task, start: nn.Module, crossed: CrossFitted, strength: float, learnt: Mask, stage: str
     ) -> nn.Module:
-        """A biased model, trained on with guarded draws from these samples."""
+        """Continue training a biased model with guarded draws from these samples."""
         draws = ScoreSampler(crossed.shares(strength) * learnt, int(learnt.sum()), seed=task.seed)
         alike = replace(task.recipe, stages={stage: task.recipe.stages.get("debiased", {}), **task.recipe.stages})
         return replace(task, recipe=alike).fit(Supervised(copy.deepcopy(start)), stage, draws)
 
     def doubted(self, task: Task, biased: list[nn.Module], crossed: CrossFitted, strength: float) -> CrossFitted:
-        """The same, labels trusted as debiased models have it that each learnt from one half and judge the other."""
+        """Return `crossed` with less trust in labels that look wrong.
+
+        Two debiased models, each trained on one half, judge the labels of the other.
+        """
         judge = np.zeros_like(crossed.probability)
         for start, learnt, asked, stage in zip(biased, crossed.learnt, crossed.asked, JUDGES, strict=True):
             network = self.fit_debiased(task, start, crossed, strength, learnt, stage)
@@ -124,7 +134,10 @@ class GuardedPGD(Method):
         return doubt_labels(crossed, judge / judge.sum(1, keepdims=True))
 
     def share_of_wrong_labels(self, task: Task, judge: nn.Module, biased: list[nn.Module], half: Rows) -> float:
-        """Of the held-out samples that the biased models misclassify, by a judging model; 0 where there are few."""
+        """Return the share of held-out samples misclassified by the biased models that look mislabelled to `judge`.
+
+        It is 0 if there are too few such samples to tell.
+        """
         split = held_out(task, half)
         y, shortcut = split.y.numpy(), np.mean([chances(task, each, split) for each in biased], 0)
         against = shortcut.argmax(1) != y
@@ -136,7 +149,7 @@ class GuardedPGD(Method):
     def compared(
         self, task: Task, vanilla: nn.Module, debiased: nn.Module, biased: list[nn.Module], half: Rows
     ) -> Comparison:
-        """Both models on samples that none has seen."""
+        """Compare both models on samples that neither has seen."""
         split = held_out(task, half)
         shortcut = np.mean([chances(task, each, split) for each in biased], 0)
         before, after = (chances(task, each, split).argmax(1) for each in (vanilla, debiased))

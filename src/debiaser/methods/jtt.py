@@ -16,11 +16,14 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class JTT(Method):
-    """Train, find the misclassified samples, train a fresh network in which these count 1 + upweight times.
+    """Train, find the misclassified samples, then train a fresh network in which these count 1 + upweight times.
 
-    upweight: how many times more an error counts (the PGD paper: 1 / rho); identification: length of the first
-    training, in times the recipe's epochs; error_set: predictions of a clean pass in eval mode after it, or those made
-    during its last epoch of training, as the authors log them; augment: in training.
+    Args:
+        upweight: a misclassified sample counts 1 + upweight times (the PGD paper uses 1 / rho).
+        identification: length of the first stage, as a multiple of the recipe's epochs.
+        error_set: find misclassified samples in a clean pass in eval mode after the first stage, or by the predictions
+            made during its last epoch, as the authors do.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, JTT(upweight=20))
     """
@@ -31,7 +34,7 @@ class JTT(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network of the second training."""
+        """Return the network of the second stage."""
         recorded = Recorded(task.new_model(), len(task.train))
         identifier = task.fit(recorded, "identification", length=self.identification)
         error = recorded.wrong
@@ -41,7 +44,7 @@ class JTT(Method):
         return task.fit(Supervised(task.new_model("final")), "final", sampler=self.sampler(error, task.seed))
 
     def sampler(self, error: Tensor, seed: int) -> ScoreSampler | None:
-        """Draws of samples that count 1 + upweight times where they are errors; None where all count the same."""
+        """Return a sampler that draws errors 1 + upweight times as often; None if no sample, or every one, is wrong."""
         errors, samples = int(error.sum()), len(error)
         if 0 < errors < samples:
             return ScoreSampler(1 + self.upweight * error.double(), seed=seed)

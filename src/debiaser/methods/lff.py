@@ -13,13 +13,21 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class LfF(Method):
-    """Two networks side by side: one takes the shortcut, the other learns most from the samples where that one fails.
+    """Train two networks in parallel: one takes the shortcut, the other learns most from the samples on which the first
+    fails.
 
-    alpha: exponent of the biased network's GCE, None for cross-entropy; extra_q: the authors' factor; ema: share of the
-    past in each sample's average; score: what is averaged, loss or gradient norm of the last layer; relative: a sample
-    weighs what the biased network's average is in the sum of both, or (false) that average alone; length: times as long
-    as other one-stage methods; augment: in training. Both networks train in parallel on the same batches, as in the
-    authors' code, so a sample counts once as seen although it passes through two networks.
+    Both are trained on the same batches, as in the authors' code; a sample counts as seen once, although it passes
+    through two networks.
+
+    Args:
+        alpha: exponent of the biased network's GCE; None for cross-entropy.
+        extra_q: multiply GCE by alpha, as the authors' code does.
+        ema: weight of the past in each sample's moving average of scores.
+        score: what is averaged: the loss, or the gradient norm of the last layer.
+        length: training length, as a multiple of that of other one-stage methods.
+        augment: augment the training data.
+        relative: weight a sample by the biased network's average divided by the sum of both networks' averages; if
+            False, by the biased network's average alone.
 
     >>> result = debias(model, dataset, LfF(score="gradient"))
     """
@@ -33,7 +41,7 @@ class LfF(Method):
     relative: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The debiased network."""
+        """Return the debiased network."""
         objective = Failure(task.new_model(), task.new_model("debiased"), task.train, self)
         task.fit(objective, "lff", length=self.length * task.recipe.single_stage)
         task.journal.note("weight", objective.weights())

@@ -15,11 +15,15 @@ from debiaser.methods.task import Method, Task, bounded, choice, plain_network
 
 @dataclass(frozen=True)
 class NeuronTune(Method):
-    """Plain training, then a new last layer without the features that are higher where a class is misclassified.
+    """Train a network, then fit a new last layer without the features that are higher in misclassified samples of a
+    class.
 
-    classes: whether such a feature must be higher in every class or in any; held_out: share of each class that the
-    network does not see and features are judged on; rounds: of judging and fitting, of which the one with the largest
-    sum of differences stays; strength: inverse strength of regularisation (scikit-learn's C); augment: in training.
+    Args:
+        classes: whether a feature must be higher in every class or in any class to be removed.
+        held_out: share of each class that the network does not see and features are judged on.
+        rounds: rounds of judging and fitting; the one with the largest sum of differences is kept.
+        strength: inverse regularisation strength (scikit-learn's C).
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, NeuronTune(classes="any"))
     """
@@ -31,7 +35,7 @@ class NeuronTune(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network with a last layer that ignores features which go with mistakes."""
+        """Return the network with a last layer that ignores features associated with mistakes."""
         network = plain_network(task, self.held_out)
         held_out = np.isin(np.arange(len(task.train)), network.held_out)
         task.journal.note("held_out", held_out.astype(np.int8))
@@ -49,7 +53,7 @@ class NeuronTune(Method):
             return network.with_last_layer(*max(found, key=lambda each: each[0])[1])
 
     def biased(self, differences: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(h,) the features that are higher where a class is misclassified; none without mistakes."""
+        """Return which features (h,) are higher in misclassified samples of a class; none if there are no mistakes."""
         if not len(differences):
             log.warning("no class has held-out samples both right and wrong: no feature is set to 0; raise held_out=")
             return np.zeros(differences.shape[1], bool)

@@ -14,14 +14,22 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class PGD(Method):
-    """Train a biased model, score every sample by its gradient norm, train on with samples drawn by score.
+    """Train a biased model, score samples by their gradient norm, then continue training on samples drawn by score.
 
-    alpha: GCE's exponent, None for cross-entropy; extra_q: the released code's factor; p, power, bias: which norm of
-    the last layer's gradient; score: gradient, loss, or residual (the norm of softmax - onehot alone); use: resample or
-    reweight; joint: both models side by side, scores renewed every epoch; augment: in training; score_on: clean or
-    augmented images; inherit: the debiased model starts from the biased one; parameters: the gradient of the head
-    alone (one forward pass) or of all parameters (a backward pass); rate: times the recipe's learning rate in the
-    debiased stage.
+    Args:
+        alpha: exponent of GCE; None for cross-entropy.
+        extra_q: multiply GCE by alpha, as the released code does.
+        p: the norm of the gradient, as in `gradient_norms`.
+        power: power that the norm is raised to.
+        bias: include the gradient of the last layer's bias.
+        score: gradient norm, loss, or residual (the norm of softmax - onehot alone).
+        use: draw samples in proportion to their scores, or weight their losses by them.
+        joint: train both models in parallel and renew the scores after every epoch.
+        augment: augment the training data.
+        score_on: score clean or augmented images.
+        inherit: start the debiased model from the biased one.
+        parameters: gradient of the last layer (one forward pass) or of all parameters (also a backward pass).
+        rate: learning rate of the debiased stage, as a multiple of the recipe's.
 
     >>> result = debias(model, dataset, PGD(p=1))
     """
@@ -49,7 +57,7 @@ class PGD(Method):
             raise Misuse("parameters=all is the gradient of every parameter; leave score and bias as they are")
 
     def fit(self, task: Task) -> nn.Module:
-        """The debiased network."""
+        """Return the debiased network."""
         if self.joint:
             return self.fit_jointly(task)
         biased = task.fit(Supervised(task.new_model(), gce(self.alpha, self.extra_q)), "biased")  # step 1
@@ -60,7 +68,7 @@ class PGD(Method):
         return task.fit(Supervised(start), "debiased", ScoreSampler(scores, seed=task.seed), rate=self.rate)  # step 3
 
     def fit_jointly(self, task: Task) -> nn.Module:
-        """The single-stage variant: two networks with a start of their own, scores renewed after every epoch."""
+        """Train both networks in parallel, from different weights, and renew the scores after every epoch."""
         for epoch in range(1, task.recipe.of_stage("debiased").epochs + 1):
             loss = gce(self.alpha, self.extra_q)
             biased = task.fit(Supervised(task.new_model(), loss), "biased", until=epoch, owner=repr(self))
@@ -69,7 +77,7 @@ class PGD(Method):
         return model
 
     def scores(self, task: Task, biased: nn.Module) -> Tensor:
-        """(n,) how strongly each sample goes against the biased model."""
+        """Return how strongly each sample (n,) goes against the biased model."""
         augmented, norm = self.score_on == "augmented", (self.p, self.power)
         if self.score == "gradient":
             scores = task.measured(lambda each: norms_of(biased, each, *norm, self.bias, self.parameters), augmented)

@@ -13,9 +13,11 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class RWG(Method):
-    """Plain training on draws in which every known group of class x bias is equally likely: it uses group labels.
+    """Train on draws in which every known group (class x bias) is equally likely. Uses group labels.
 
-    length: times as long as other one-stage methods; augment: in training.
+    Args:
+        length: training length, as a multiple of that of other one-stage methods.
+        augment: augment the training data.
 
     >>> method = RWG()  # `debiaser train waterbirds --method rwg`
     """
@@ -26,7 +28,7 @@ class RWG(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network trained on equal draws of all groups."""
+        """Return the network trained on equal draws of all groups."""
         weights = balancing_weights(task.known_groups())
         task.journal.note("score", weights)
         sampler, length = ScoreSampler(weights, seed=task.seed), self.length * task.recipe.single_stage

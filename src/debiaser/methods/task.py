@@ -79,7 +79,7 @@ class Method:
                 raise Misuse(f"{each.name} must be a finite number {allowed}{optional}, got {value:g}")
 
     def fit(self, task: "Task") -> nn.Module:
-        """The debiased network."""
+        """Return the debiased network."""
         raise NotImplementedError
 
 

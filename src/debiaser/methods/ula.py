@@ -15,10 +15,15 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class ULA(Method):
-    """Train a biased model, count labels by its answers, train a fresh network that adds their logarithm to its logits.
+    """Train a biased model, estimate how likely each label is given its prediction, then train a fresh network with the
+    log of these probabilities added to its logits.
 
-    alpha: GCE's exponent of the biased model, None for cross-entropy; temperature: of the biased model's softmax in the
-    counts; strength: how many times the logarithm is added; cap: the largest offset either way; augment: in training.
+    Args:
+        alpha: exponent of the biased model's GCE; None for cross-entropy.
+        temperature: temperature of the biased model's softmax in the estimate.
+        strength: factor of the logarithm.
+        cap: largest absolute value of the offset.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, ULA(strength=0.5))
     """
@@ -30,7 +35,7 @@ class ULA(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network that learnt what the biased answer does not tell."""
+        """Return the network, which has learnt what the biased model's prediction does not explain."""
         biased = task.fit(Supervised(task.new_model(), gce(self.alpha)), "biased")  # stage 1
         seen = task.outputs(biased)
         answers = seen.logits.argmax(1)

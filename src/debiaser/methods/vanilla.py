@@ -10,9 +10,11 @@ from debiaser.methods.task import Method, Task, bounded
 
 @dataclass(frozen=True)
 class Vanilla(Method):
-    """One network trained with cross-entropy on every sample once an epoch: the baseline of all methods.
+    """Train one network with cross-entropy, on every sample once per epoch: the baseline of all methods.
 
-    length: times as long as other one-stage methods; augment: in training.
+    Args:
+        length: training length, as a multiple of that of other one-stage methods.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, Vanilla(length=2))
     """
@@ -21,5 +23,5 @@ class Vanilla(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The trained network."""
+        """Return the trained network."""
         return task.fit(Supervised(task.new_model()), "vanilla", length=self.length * task.recipe.single_stage)

@@ -20,10 +20,15 @@ from debiaser.methods.task import Method, Task, bounded, choice
 
 @dataclass(frozen=True)
 class XRM(Method):
-    """Two networks of half the samples each repeat each other's confident mistakes; then do well in both groups.
+    """Train two networks on half of the samples each, so that they adopt each other's confident mistakes, then train a
+    third to do well both on what they misclassify and on the rest.
 
-    learner: of the second phase, groupdro on class x (misclassified by either twin or not), or balanced draws alone;
-    eta: GroupDRO's step; length: of the first phase, in times the recipe's epochs; augment: in training.
+    Args:
+        learner: how the second stage learns: "groupdro" on class x misclassified by either network, or "balanced" draws
+            of these groups.
+        eta: step size of GroupDRO's group weights.
+        length: length of the first stage, as a multiple of the recipe's epochs.
+        augment: augment the training data.
 
     >>> result = debias(model, dataset, XRM(learner="balanced"))
     """
@@ -34,7 +39,7 @@ class XRM(Method):
     augment: bool = True
 
     def fit(self, task: Task) -> nn.Module:
-        """The network that learnt from the groups which the twins found."""
+        """Return the network trained on the groups that the two networks found."""
         twins = Twins(task.new_model(), task.new_model("twin"), task)
         task.fit(twins, "twins", length=self.length)  # phase 1
         wrong = task.scores(twins.model, misclassified) + task.scores(twins.other, misclassified)
@@ -47,7 +52,7 @@ class XRM(Method):
         return task.fit(learner, "debiased", ScoreSampler(weights, seed=task.seed))  # phase 2
 
     def weights(self, labels: Groups, group: Groups) -> NDArray[np.float64]:
-        """(n,) classes are drawn equally often, and so are both groups of a class where it has two."""
+        """Return sampling weights (n,): classes are equally likely, and so are both groups of a class that has two."""
         classes, counts = np.unique(labels, return_counts=True)
         wrong = np.bincount(labels, group)[classes]
         if void := int(((wrong == 0) | (wrong == counts)).sum()):

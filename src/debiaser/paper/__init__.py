@@ -1,1 +1,1 @@
-"""The paper as software: settings, runs, the store of results, metrics, published numbers."""
+"""The reproduction of the paper: settings, runs, stored results, metrics, published numbers."""

@@ -1,4 +1,4 @@
-"""Pages, tables and figures from plain results; nothing here needs torch."""
+"""Pages, tables and figures made from plain results; nothing here needs torch."""
 
 import base64
 import hashlib

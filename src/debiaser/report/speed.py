@@ -13,7 +13,7 @@ Found = Mapping[str, Any]
 
 def facts(environment: Found) -> str:
     """The machine and the versions in one line."""
-    told = [f"{environment['cores']} cores", f"threads of torch: {environment['threads']}"]
+    told = [f"{environment['cores']} cores", f"{environment['threads']} torch threads"]
     told += [f"{name} {environment[name]}" for name in ("debiaser", "torch", "python")]
     return ", ".join(filter(None, [*told, environment.get("processor"), environment["platform"]]))
 
@@ -21,7 +21,7 @@ def facts(environment: Found) -> str:
 def table(claim: Found) -> dict[str, Any]:
     """The lines of one claim, as text."""
     ratios, apart, memory = claim["ratios"], claim["differences"], claim["peak_mb"]
-    headings = ["ours over it" if claim["at_most"] else "over ours", "lowest to highest", "seconds"]
+    headings = ["ours / other" if claim["at_most"] else "other / ours", "range", "time"]
     headings += ["largest difference"] * bool(apart) + ["peak memory, MB"] * bool(memory)
     lines = []
     for way, seconds in claim["seconds"].items():
@@ -34,7 +34,7 @@ def table(claim: Found) -> dict[str, Any]:
         cells += [f"{memory[way]:,.0f}" if way in memory else "–"] * bool(memory)
         lines.append({"way": way, "cells": cells})
     rounds = max((spread["rounds"] for spread in ratios.values()), default=0)
-    caption = f"Median over {rounds} rounds, taken in turns"
+    caption = f"Median over {rounds} interleaved rounds"
     return {"title": claim["title"], "headings": headings, "lines": lines, "caption": caption, "bound": bound(claim)}
 
 
@@ -43,8 +43,8 @@ def bound(claim: Found) -> str:
     if not claim["at_most"]:
         return ""
     worst = max(spread["median"] for spread in claim["ratios"].values())
-    kept = "kept" if worst <= claim["at_most"] else "not kept"
-    return f"To be at most {claim['at_most']:g} times; measured {worst:.3f}: {kept}."
+    kept = "within" if worst <= claim["at_most"] else "above"
+    return f"Ours / other: {worst:.3f}, {kept} our limit of {claim['at_most']:g}."
 
 
 def short(seconds: float) -> str:

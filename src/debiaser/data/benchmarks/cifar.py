@@ -43,7 +43,7 @@ def parts(root: Path | None, data_seed: int) -> dict[str, Photographs]:
 
 
 def load_cifar10(root: Path | None, rho: float | None, data_seed: int, noise: float = 0.0) -> Benchmark:  # noqa: ARG001
-    """The benchmark; `rho` means nothing here, and what the bias of an image may be is unknown."""
+    """Load the benchmark; `rho` has no meaning here, and the bias of an image is unknown."""
     made = {
         part: inject.Part(target, np.full((len(target), 1), -1), inject.bytes_reader(images, rows))
         for part, (images, target, rows) in parts(root, data_seed).items()
@@ -55,7 +55,7 @@ TEST_SEED = 0  # the test set is made once and shared by all rho and seeds
 
 
 def load_ccifar(root: Path | None, rho: float, data_seed: int, noise: float = 0.0, severity: int = 5) -> Benchmark:
-    """The benchmark; the same bytes for the same seed. The corrupted images are made once and kept in the cache."""
+    """`severity`: severity of the corruptions, from 1 to 5. Corrupted images are made once and cached."""
     inject.check_share("rho", rho)
     made = {}
     for part, photographs in parts(root, data_seed).items():

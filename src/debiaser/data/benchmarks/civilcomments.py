@@ -144,9 +144,9 @@ def load(
     tokenizer: str = "bert-base-uncased",
     length: int = 300,
 ) -> Benchmark:
-    """The benchmark in its official split.
+    """The official split.
 
-    tokenizer: a name or a folder; length: tokens at most.
+    `tokenizer`: a name or a folder. `length`: largest number of tokens.
     """
     if not 3 <= length <= 512:
         raise Misuse(f"length must lie between 3 and 512 tokens, got {length}")

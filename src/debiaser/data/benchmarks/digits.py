@@ -34,5 +34,5 @@ def parts() -> dict[str, Grey]:
 
 
 def load(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:  # noqa: ARG001
-    """The benchmark; `root` is not needed, the images ship inside scikit-learn."""
+    """Load the benchmark; `root` is not needed, since the images ship with scikit-learn."""
     return colour_benchmark("digits", parts(), rho, data_seed, noise)

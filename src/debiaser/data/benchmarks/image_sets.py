@@ -132,7 +132,7 @@ class ImageSet(FolderSet):
         size: int = 224,
         features: str | None = None,  # noqa: ARG002 (the bench trains on this encoder's features instead of images)
     ) -> Benchmark:
-        """The benchmark; size: pixels of a side."""
+        """`size`: width and height in pixels."""
         if rho is not None:
             check_share("rho", rho)
         found = self.open(root)
@@ -257,10 +257,10 @@ def load_bffhq(
     target: str = "first",
     features: str | None = None,  # noqa: ARG001 (see `ImageSet.load`)
 ) -> Benchmark:
-    """The benchmark; rho chooses the folder (0.005 is 0.5pct).
+    """`rho` selects the folder (0.005 is 0.5pct).
 
-    target: which number of the file name is learnt, first or second; the other is the bias (D11). size: pixels of a
-    side.
+    `target`: which number in the file name is the target, first or second; the other is the bias (D11). `size`: width
+    and height in pixels.
     """
     if target not in TARGETS:
         raise known("target of bffhq", target, TARGETS)
@@ -410,10 +410,10 @@ def load_celeba(
     crop: str = "square",
     features: str | None = None,  # noqa: ARG001 (see `ImageSet.load`)
 ) -> Benchmark:
-    """The benchmark in its official split.
+    """The official split.
 
-    target, bias: two of the forty attributes. crop: `square` is the middle 178 of 218 lines (the setting with
-    ResNet-50), `whole` the whole image with `size` pixels across (the setting with ResNet-18).
+    `target`, `bias`: two of the forty attributes. `crop`: `square` is the middle 178 of 218 lines (as in the setting
+    with ResNet-50), `whole` the whole image, `size` pixels wide (as in the setting with ResNet-18).
     """
     if crop not in CROPS:
         raise known("crop", crop, CROPS)

@@ -41,12 +41,12 @@ def parts(root: Path | None) -> dict[str, Grey]:
 
 
 def load_cmnist(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
-    """The benchmark; the same bytes for the same seed."""
+    """Load the benchmark; the same seed gives the same bytes."""
     return colour_benchmark("cmnist", parts(root), rho, data_seed, noise, test_seed=TEST_SEED)
 
 
 def load_cmnist_colour(root: Path | None, rho: float, data_seed: int, noise: float = 0.0) -> Benchmark:
-    """Its twin: the same images, with colour as the target and the digit as the attribute that goes with it."""
+    """Load the same images, with colour as the target and the digit as the attribute that goes with it."""
     return colour_benchmark("cmnist-colour", parts(root), rho, data_seed, noise, True, TEST_SEED)
 
 
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
 def load_mbmnist(
     root: Path | None, rho: float, data_seed: int, noise: float = 0.0, positions: str = "fixed"
 ) -> Benchmark:
-    """The benchmark; the same bytes for the same seed. With `positions` random, each image has its order of tiles."""
+    """With `positions=random`, the four tiles of each image are in random order."""
     inject.check_share("rho", rho)
     if positions not in POSITIONS:
         raise known("positions", positions, POSITIONS)

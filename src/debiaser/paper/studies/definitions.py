@@ -77,7 +77,7 @@ control = Study(
         map(cell, METHODS),
     ),
     everywhere(best("PGD")),
-    "Multi-bias MNIST: generator and network are ours (D12, D14), so rankings count, not numbers.",
+    "Multi-bias MNIST: generator and network are ours (D12, D14), so only rankings are comparable.",
 )
 
 real_1 = Study(
@@ -85,7 +85,7 @@ real_1 = Study(
     "PGD has the highest unbiased accuracy of the five methods (ties within one standard deviation count, D29).",
     at_each((("bar", None), ("bffhq", 0.005)), map(cell, METHODS)),
     everywhere(best("PGD")),
-    "The network starts from random weights (D19), so numbers are not comparable; BFFHQ's target: D11.",
+    "The network starts from random weights (D19), so numbers are not comparable. BFFHQ's target: see D11.",
 )
 
 REAL_2 = ("vanilla", "lff", "eiil", "jtt", "cnc", "pgd")
@@ -94,7 +94,7 @@ real_2 = Study(
     "PGD has the highest accuracy on the worst group (ties within one standard deviation count, D29).",
     tuple(each for dataset in ("celeba", "civilcomments") for each in average_and_worst(REAL_2, dataset, "unbiased")),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_2))),
-    "The average is over test samples (D27); the paper copies its baselines (D28). Random initial weights (D15, D16).",
+    "Averages are over test samples (D27); baselines are from the CNC paper (D28). Random initial weights (D15, D16).",
 )
 
 REAL_3 = ("vanilla", "lff", "george", "bpa", "pgd")
@@ -104,7 +104,7 @@ real_3 = Study(
     # the whole image, as BPA's code sees it (D15)
     average_and_worst(REAL_3, "celeba", "group_average", net="resnet18", options=("crop=whole",)),
     everywhere(best("PGD, worst group", *(f"{method_name(m)}, worst group" for m in REAL_3))),
-    "The average is the mean over groups (D27); the paper copies its baselines from BPA's (D28).",
+    "The average is the mean over groups (D27); the paper's baselines are from the BPA paper (D28).",
 )
 
 FEATURES: dict[str, Any] = {"recipe": "features", "options": ("features=efficientnet_lite0",)}
@@ -112,14 +112,14 @@ UNPRINTED = ("george", "bpa", "guarded")
 LATER = ("dpr", "cells", "xrm", "bam", "ula", "afr", "neurontune", "groupdro", "rwg", "dfr")  # three know groups
 heads = Study(
     "CelebA and Waterbirds: heads on frozen features of EfficientNet-Lite0",
-    "The worst group of PGD is 15 points above that of Vanilla.",
+    "PGD's worst-group accuracy is at least 15 points above Vanilla's.",
     (
         *average_and_worst(REAL_2, "celeba", "unbiased", table="real_2", **FEATURES),
         *average_and_worst(UNPRINTED, "celeba", "unbiased", printed=False, **FEATURES),
         *average_and_worst((*REAL_2, *UNPRINTED, *LATER), "waterbirds", "unbiased", printed=False, **FEATURES),
     ),
     everywhere(above("PGD, worst group", "Vanilla, worst group", by=15.0)),
-    "Another network than the published ones, a whole ResNet-50: the order of methods may be compared, not numbers.",
+    "The published numbers are for a whole ResNet-50, so only the order of methods can be compared.",
     ours=True,
 )
 
@@ -131,7 +131,7 @@ norm = Study(
     everywhere(
         *(above(name, "Vanilla", by=10.0) for name in ("L1", "L2", "Linf")), lowest("L2 squared", "L1", "L2", "Linf")
     ),
-    "The paper draws bars without numbers and names no rho; L0.7 is what the released code computes (D3).",
+    "The paper shows bars without numbers and states no rho; L0.7 is what the released code computes (D3).",
 )
 
 ablation = Study(
@@ -150,7 +150,7 @@ ablation = Study(
         ),
     ),
     everywhere(best("GCE yes, augmentation yes", needed=3)),
-    "Without GCE the biased model is trained by cross-entropy. Under `fast` only the debiased stage augments.",
+    "Without GCE, the biased model is trained with cross-entropy. Under `fast`, only the debiased stage augments.",
 )
 
 DAMPINGS = ("1e-6", "1e-4", "1e-2")
@@ -166,14 +166,14 @@ invq_compare = Study(
         ),
     ),
     everywhere(*(above(f"Vanilla, damping {by}", f"PGD, damping {by}") for by in DAMPINGS)),
-    "At the models of finished runs, in the last layer, over training samples. The matrix is singular, so the "
-    "inverse is damped, by the same numbers for both (D37); the paper prints none: only the sign counts.",
+    "Computed for the last layer of finished models, over training samples. The matrix is singular, so its inverse is "
+    "damped, equally for both (D37). The paper prints no numbers; only the sign is judged.",
 )
 
 ALPHAS = {0.3: ("alpha=0.3",), 0.5: ("alpha=0.5",), 0.7: (), 0.9: ("alpha=0.9",)}
 gce_ablation = Study(
     "Study 1: the exponent alpha of GCE",
-    "The larger alpha, the more biased the biased model: its unbiased accuracy falls from 0.3 to 0.9.",
+    "A larger alpha makes the biased model more biased: its unbiased accuracy falls from alpha 0.3 to 0.9.",
     at_each(
         CMNIST,
         (
@@ -186,11 +186,11 @@ gce_ablation = Study(
         ),
     ),
     everywhere(falling(*(f"alpha {alpha}, biased model" for alpha in ALPHAS))),
-    "The paper's own sentence (best at 0.9) fits one of its three rows, so this is judged instead (D30).",
+    "The paper's own claim (best at 0.9) fits only one of its three rows, so this one is judged instead (D30).",
 )
 
 single_stage = Study(
-    "Study 2: scores once, or renewed every epoch",
+    "Study 2: scoring once, or after every epoch",
     "Scoring once gives the higher accuracy (ties within one standard deviation count).",
     at_each(
         CMNIST,
@@ -201,12 +201,12 @@ single_stage = Study(
         ),
     ),
     everywhere(best("Multi-stage", "Single-stage")),
-    "Single-stage: two networks side by side, scores renewed after every epoch. Times are not judged.",
+    "Single-stage: two networks are trained in parallel and scored after every epoch. Times are not judged.",
 )
 
-SAME_RATE = "Resampling, the rate of Reweighting"
+SAME_RATE = "Resampling at the rate of Reweighting"
 reweighting = Study(
-    "Study 3: draw samples by score, or weight them",
+    "Study 3: draw samples by score, or weight them by it",
     "Resampling gives the higher accuracy (ties within one standard deviation count).",
     at_each(
         CMNIST,
@@ -217,15 +217,15 @@ reweighting = Study(
         ),
     ),
     everywhere(beside(best("Resampling", "Reweighting"), best(SAME_RATE, "Reweighting"), "at the same rate")),
-    "A sample's weight is its score over the mean score. At the recipe's rate such weights end at chance, so "
-    "Reweighting takes a twentieth of it, and Resampling at that rate is shown for comparison.",
+    "A sample's weight is its score divided by the mean score. With the recipe's learning rate, Reweighting ends at "
+    "chance, so it uses a twentieth of that rate; Resampling at the same rate is shown for comparison.",
 )
 
 BY_NORM, ALONE = "score=gradient", "relative=false"  # what LfF averages; the biased network's average alone
 BOTH_NETWORKS = "LfF + gradient of both networks"
 effect_grad_score = Study(
     "Study 4: gradient norm against loss",
-    "PGD drawn by loss is below PGD, and LfF with gradient norms is above LfF.",
+    "PGD with losses as scores is below PGD, and LfF with gradient norms is above LfF.",
     at_each(
         CMNIST,
         (
@@ -241,13 +241,13 @@ effect_grad_score = Study(
         above("PGD", "PGD + loss"),
         beside(above("LfF + gradient", "LfF"), above(BOTH_NETWORKS, "LfF"), "norms of both networks"),
     ),
-    "PGD + loss: cross-entropy of the biased model. LfF + gradient: a sample weighs its average norm in the biased "
-    "network; norms in place of the losses of both networks are the other reading (D38).",
+    "PGD + loss: the score is the biased model's cross-entropy. LfF + gradient: a sample's weight is its average "
+    "gradient norm in the biased network; the other reading replaces the losses of both networks by norms (D38).",
 )
 
 compute_time = Study(
     "Study 5: computation time, whole and per step",
-    "Step 2, the scores, is at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
+    "Step 2 (scoring) takes at most a tenth of PGD's time; where PGD sees more samples than Vanilla, it takes longer.",
     (
         *(cell(m, reads="seconds", metric="seconds") for m in ("vanilla", "lff", "disen", "pgd")),
         *(
@@ -256,8 +256,8 @@ compute_time = Study(
         ),
     ),
     everywhere(share_of("PGD, step 2", "PGD", 0.1), longer_with_more("PGD", "Vanilla")),
-    "Seconds on the machine of each run; the paper's are of one Titan Xp and its 100 epochs. Under `fast` every "
-    "method sees as many samples, so Vanilla is as long as PGD there.",
+    "Seconds are for the machine of each run; the paper's are for one Titan Xp and 100 epochs. Under `fast`, all "
+    "methods see the same number of samples, so Vanilla takes as long as PGD.",
     figure="times",
 )
 
@@ -275,25 +275,25 @@ def harmless(here: Sequence[Tally]) -> Finding:
 
 natural = Study(
     "Study 6: data without a bias",
-    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and not more than 1 point below it elsewhere (D31).",
+    "PGD is within 1 point of Vanilla on unbiased Colored MNIST, and no more than 1 point below it elsewhere (D31).",
     (
         *(cell(m, rho=0.9) for m in ("vanilla", "lff", "disen", "pgd")),
         cell("pgd", AUGMENTED, "score_on=augmented", rho=0.9),
         *(
-            ours("pgd", f"{name}, samples drawn in effect", *changes, rho=0.9, reads=EFFECT, metric="samples")
+            ours("pgd", f"{name}, effective sample size", *changes, rho=0.9, reads=EFFECT, metric="samples")
             for name, *changes in (("PGD",), (AUGMENTED, "score_on=augmented"))
         ),
         *(cell(m, dataset="cifar10", rho=None) for m in ("vanilla", "pgd")),
     ),
     everywhere(harmless),
-    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; "
-    "it is about five deviations (D31). Its released code scores augmented images (D8), which costs less here.",
+    "At rho 90% colour says nothing about the digit. The paper calls its own drop of 0.6 points not significant; it is "
+    "about five standard deviations (D31). Its released code scores augmented images (D8), which costs less here.",
 )
 
 KINDS, AUROC = ("aligned", "conflicting"), "AUROC of norms"
 ab_hist = Study(
     "Histograms of gradient norms",
-    "Samples that go against the shortcut have the larger gradient norms: on average over each kind, and with an AUROC "
+    "Samples that go against the shortcut have larger gradient norms than the others, on average and with an AUROC "
     "above 0.9.",
     at_each(
         CMNIST,
@@ -306,7 +306,7 @@ ab_hist = Study(
         above("mean norm, conflicting", "mean norm, aligned"),
         compare((AUROC,), lambda auroc: auroc > 0.9, lambda found: found.named(4)),
     ),
-    "Norms of the biased model over the largest one, as in the paper, which prints no numbers here.",
+    "Norms are the biased model's, divided by the largest, as in the paper, which prints no numbers here.",
     figure="histograms",
 )
 
@@ -333,10 +333,10 @@ def colour_is_learnt(here: Sequence[Tally]) -> Finding:
 
 COUNTED: dict[str, Any] = {"dataset": "cmnist-colour", "metric": "samples", "table": "stat_reverse"}
 second_easiest = Study(
-    "Appendix: colour as the target, and its table stat_reverse",
-    "With colour as the target PGD is above 90% and not more than a point below Vanilla, and at rho 0.5% no more "
-    "conflicting than aligned samples have norms above half of the largest: PGD does not just learn the second-easiest "
-    "feature.",
+    "Appendix: colour as the target (table stat_reverse)",
+    "With colour as the target, PGD is above 90% and at most a point below Vanilla, and at rho 0.5% no more "
+    "conflicting than aligned samples have a norm above half of the largest: PGD does not simply learn the "
+    "second-easiest feature.",
     (
         *at_each(COLOUR, (cell(m, f"{method_name(m)} (colour)") for m in ("vanilla", "lff", "pgd"))),
         ours("pgd", "PGD without augmentation (colour)", "augment=false", dataset="cmnist-colour"),
@@ -348,8 +348,8 @@ second_easiest = Study(
         *at_each(CMNIST, (cell(m, f"{method_name(m)} (digit)") for m in ("vanilla", "lff", "pgd"))),
     ),
     everywhere(colour_is_learnt, but="cmnist"),  # the digit cells stand beside
-    "The same images with the roles swapped. The table counts training samples by norm over the largest norm at "
-    "rho 0.5%, as a mean over runs. The augmentation turns the hue, which is asked for: LfF trains without it.",
+    "The same images with the roles swapped. The table counts training samples at rho 0.5% by their norm divided by "
+    "the largest, averaged over runs. Augmentation rotates the hue, here the target, so LfF is trained without it.",
 )
 
 hist_trial = Study(
@@ -357,14 +357,14 @@ hist_trial = Study(
     "PGD's unbiased accuracy is above Disen's by Welch's one-sided test at 5%.",
     at_each(CMNIST, map(ours, ("disen", "pgd"))),
     everywhere(superior("PGD", "Disen", TRIALS)),
-    f"The paper has 25 trials; here at least {TRIALS} of each, with data redrawn for each.",
+    f"The paper has 25 trials; we have at least {TRIALS} of each method, each with newly drawn data.",
     figure="trials",
     seeds=TRIALS,
 )
 
 twice_the_length = Study(
     "Is it only the longer training? (D39)",
-    "PGD is at least 10 points above Vanilla of twice the length, and resampling with a fresh network is as well.",
+    "PGD is at least 10 points above Vanilla trained twice as long, and so is resampling with a fresh network.",
     (
         cell("vanilla", table="control"),
         *(ours(m, f"{method_name(m)}, twice as long", "length=2") for m in ("vanilla", "lff", "disen")),
@@ -372,42 +372,42 @@ twice_the_length = Study(
         cell("pgd", table="control"),
     ),
     everywhere(*(above(name, "Vanilla, twice as long", by=10.0) for name in ("PGD", "Resampling only"))),
-    "Resampling only: the debiased model starts from fresh weights, so only the draws remain from step 1.",
+    "Resampling only: the debiased model starts from fresh weights, so only the scores come from step 1.",
     ours=True,
 )
 
 residual = Study(
     "Is it the gradient, or the bounded residual? (D43)",
-    "The norm of softmax - onehot alone gives what the whole gradient norm gives, within 0.5 points.",
+    "Scoring by the norm of softmax - onehot alone is within 0.5 points of scoring by the whole gradient norm.",
     tuple(
         ours("pgd", *each) for each in (("Gradient norm",), ("Residual norm", "score=residual"), ("Loss", "score=loss"))
     ),
     everywhere(within("Residual norm", "Gradient norm", 0.5)),
-    "The gradient norm of the last layer is residual norm times feature norm; the loss is unbounded.",
+    "The gradient norm of the last layer is the residual norm times the feature norm; the loss is unbounded.",
     ours=True,
 )
 
 whole_network = Study(
-    "Gradient of the head, or of the whole network",
-    "The head's norm is not more than 0.5 points below the whole network's.",
+    "Gradient of the head or of the whole network",
+    "Scoring by the head's gradient is no more than 0.5 points below scoring by the whole network's.",
     (ours("pgd", "Head"), ours("pgd", "Whole network", "parameters=all")),
     everywhere(above("Head", "Whole network", by=-0.5)),
-    "The head's takes one forward pass, the whole network's a backward pass too.",
+    "The head's gradient takes one forward pass; the whole network's also takes a backward pass.",
     ours=True,
 )
 
 scored_pictures = Study(
     "Scores of clean or of augmented images (D8)",
-    "Scoring clean images is not more than 0.5 points below scoring one augmented draw of each.",
+    "Scoring clean images is no more than 0.5 points below scoring one augmented version of each.",
     (ours("pgd", "Clean"), ours("pgd", "Augmented", "score_on=augmented")),
     everywhere(above("Clean", "Augmented", by=-0.5)),
-    "The paper's formula scores the images themselves, its code one augmented draw.",
+    "The paper's formula scores the images themselves, its code one augmented version of each.",
     ours=True,
 )
 
 RELEASED = (("GCE with the factor q", "extra_q=true"), ("L0.7", "p=0.7"), ("Weight and bias", "bias=true"))
 released_code = Study(
-    "What the released code does otherwise (D3, D7, D9)",
+    "What the released code does differently (D3, D7, D9)",
     "Each choice of the released code is within 1 point of the paper's formula.",
     (ours("pgd", "Formula"), *(ours("pgd", *each) for each in RELEASED)),
     everywhere(*(within(name, "Formula", 1.0) for name, _ in RELEASED)),
@@ -426,7 +426,7 @@ selection = Study(
         for m in METHODS
     ),
     same_order(*RULES.values()),
-    "Epochs of the last stage. The oracle looks at test data and is shown for this comparison only.",
+    "Only epochs of the last stage are considered. The oracle uses test data and is shown for this comparison only.",
     ours=True,
 )
 
@@ -441,15 +441,15 @@ label_noise = Study(
 )
 
 rho_sweep = Study(
-    "From hardly any samples against the shortcut to no shortcut at all",
-    "PGD is not more than 1 point below Vanilla at any rho from 0.1% to 90%.",
+    "From almost no conflicting samples to no shortcut at all",
+    "PGD is no more than 1 point below Vanilla at any rho from 0.1% to 90%.",
     tuple(
         ours(method, rho=rho)
         for rho in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
         for method in ("vanilla", "pgd")
     ),
     everywhere(above("PGD", "Vanilla", by=-1.0)),
-    "At rho 90% colour says nothing about the digit: what PGD costs there is in `natural`.",
+    "At rho 90% colour says nothing about the digit; `natural` shows what PGD costs there.",
     figure="lines",
     ours=True,
 )
@@ -480,17 +480,17 @@ def frontier_cells(metrics: Sequence[str], *places: tuple[str, float | None]) ->
 
 
 frontier = Study(
-    "The methods since 2023 beside PGD, and those that are told the groups",
+    "Methods since 2023 compared with PGD and with methods that use group labels",
     "DPR is within 0.5 points of PGD or above it.",
     (
         *frontier_cells(("unbiased", "worst_group", "drawn"), *CMNIST),
         *frontier_cells(("samples",), CMNIST[0]),  # at any rho as many
     ),
     everywhere(above("DPR", "PGD", by=-0.5)),
-    "Methods marked (group labels) know the class and bias of every training sample, so they are upper references, "
-    "not competitors. The figure sets accuracy against the share of draws that went to conflicting samples, which "
-    "tells a better score from a stronger tilt; GroupDRO and XRM weigh groups beside their draws. Twin and last-layer "
-    "methods count a sample once as seen.",
+    "Methods marked (group labels) know the class and bias of every training sample, so they are reference points, not "
+    "competitors. The figure plots accuracy against the share of draws that went to conflicting samples, to separate "
+    "better scores from heavier oversampling; GroupDRO and XRM also weight groups in the loss. Methods with two "
+    "networks or a retrained last layer count each sample as seen once.",
     figure="draws",
     ours=True,
 )

@@ -312,7 +312,7 @@ def also_printed(study: Study) -> list[str]:
     beside = [cell.published(study.label) for cell in study.cells]
     here = {(cell.dataset, cell.rho) for cell in study.cells}
     return [
-        f"{each.metric.replace('_', ' ')} of {each.method} {each.variant}".rstrip()
+        f"{f'{each.method} {each.variant}'.rstrip()}, {each.metric.replace('_', ' ')}"
         + ("" if each.rho is None else f" at rho {each.rho * 100:.3g}%")
         + f": {each.mean:g}"
         for each in table(study.label)
@@ -353,8 +353,8 @@ AVERAGES = {
     "samples": "number of training samples",
     "fisher_trace": "trace of the damped inverse",
     "drawn": "share of draws that went to conflicting training samples (from 0 to 1)",
-    "norm": "gradient norm over the largest gradient norm, as a mean over training samples of a kind",
-    "auroc": "AUROC: how often, of two training samples, the conflicting one has the larger norm (from 0 to 1)",
+    "norm": "gradient norm divided by the largest, averaged over the training samples of a kind",
+    "auroc": "AUROC: the probability that a conflicting training sample has a larger norm than an aligned one",
 }
 
 
@@ -362,6 +362,6 @@ def protocol(study: Study, scale: Scale) -> str:
     """Recipe, selection rule, what the numbers are, and what the study itself has to say."""
     metrics = list(dict.fromkeys(AVERAGES.get(cell.metric, cell.metric) for cell in study.cells))
     rule = "the model after the last epoch (D6)" if study.label != "selection" else "the epoch that each rule chooses"
-    numbers = f"Numbers are {', '.join(metrics)}: mean ± sample standard deviation over seeds"
+    numbers = f"Numbers ({'; '.join(metrics)}) are means ± sample standard deviations over seeds"
     data = "where we inject the bias, the data is redrawn for each seed"
     return f"Recipe `{scale.recipe}`{scale.shortened}; {rule}. {numbers}; {data}. {study.protocol}".strip()

@@ -284,7 +284,7 @@ def compare(
     text = tell(*found) + words
     if good and by_seed and len(seeds) > 1 and all(each.seeds == seeds for each in found):
         true = sum(holds(*values) for values in zip(*(each.values for each in found), strict=True))
-        text += f" (so in {true} of {len(seeds)} seeds)" if true < len(seeds) else ""
+        text += f" (in {true} of {len(seeds)} seeds)" if true < len(seeds) else ""
     return good, text
 
 
@@ -400,6 +400,6 @@ def same_order(tallies: Sequence[Tally], *rules: str) -> Verdict:
         ranked = sorted(under, key=lambda each: -each.mean)
         orders[rule] = [each.cell.name.removesuffix(f", {rule}") for each in ranked]
     if min(map(len, orders.values())) < 2 or len({frozenset(order) for order in orders.values()}) > 1:
-        return Verdict(NOT_TESTABLE, "Fewer than two methods have runs that tell every selection rule.")
+        return Verdict(NOT_TESTABLE, "Fewer than two methods have runs for every selection rule.")
     words = "; ".join(f"{rule}: {' > '.join(order)}" for rule, order in orders.items()) + told
     return Verdict(HELD if len({tuple(order) for order in orders.values()}) == 1 else NOT_HELD, f"{words}.")

@@ -39,8 +39,8 @@ def statements(evidence: Evidence) -> tuple[Statement, ...]:
         *theorem_1(evidence),
         *theorem_2(evidence),
         *objective(evidence.solved),
-        many_parameters(evidence.compared[0], "more rows than parameters"),
-        many_parameters(evidence.compared[1], "fewer rows than parameters"),
+        many_parameters(evidence.compared[0], "more samples than parameters"),
+        many_parameters(evidence.compared[1], "fewer samples than parameters"),
     )
 
 
@@ -123,8 +123,8 @@ def theorem_1(evidence: Evidence) -> Iterator[Statement]:
         "If A is below B then Tr[B - A] <= 0.",
         judged(float(ordered.max()) <= 0),
         "for every drawn pair; what the proof needs is the opposite sign, and that Tr[AB] <= Tr[A] Tr[B]",
-        f"over {len(ordered):,} pairs, the smallest Tr[B - A] is {smallest:.2f}: a slip of the sign (D41) that harms "
-        f"nothing; the smallest Tr[A] Tr[B] / Tr[AB] is {least:.2f}, as needed",
+        f"over {len(ordered):,} pairs, the smallest Tr[B - A] is {smallest:.2f}: a sign error (D41), but a "
+        f"harmless one; the smallest Tr[A] Tr[B] / Tr[AB] is {least:.2f}, as needed",
         {"smallest_trace_of_difference": smallest, "smallest_slack": least},
     )
 
@@ -138,8 +138,8 @@ def theorem_2(evidence: Evidence) -> Iterator[Statement]:
         "With two sets on a line, h in proportion to |g| at the uniformly trained parameter minimises the trace.",
         judged(distance <= EXACT),
         f"closed form and numeric minimiser differ by at most {EXACT:g}, relatively, in every case",
-        f"in {len(cases)} cases of (a, |M|, |m|) they differ by at most {distance:.1e}; the mass of each set is 1/2 to "
-        f"{mass:.1e}",
+        f"in {len(cases)} cases of (a, |M|, |m|) they differ by at most {distance:.1e}; the mass of each set is within "
+        f"{mass:.1e} of 1/2",
         {"cases": len(cases), "largest_relative_difference": distance, "largest_distance_from_half": mass},
     )
     (_, uniform), (by_norm, trace), (found, lowest) = (beyond[kind] for kind in ("uniform", "by_norm", "found"))
@@ -165,7 +165,7 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
         "Sampling by gradient norm lowers Tr[I_h(theta_h)^-1] below that of uniform sampling (logistic model).",
         judged(max(ratios) < 1),
         "on every drawn data set",
-        f"on {len(ratios)} data sets it is {min(ratios):.1%} to {max(ratios):.1%} of uniform's; the lowest found is "
+        f"on {len(ratios)} datasets it is {min(ratios):.1%} to {max(ratios):.1%} of that value; the lowest found is "
         f"{min(lowest):.1%} to {max(lowest):.1%}",
         {"largest_ratio": max(ratios), "smallest_ratio": min(ratios), "largest_optimal_ratio": max(lowest)},
     )
@@ -178,7 +178,7 @@ def objective(solved: tuple[dict[str, Choice], ...]) -> Iterator[Statement]:
         judged(min(free) >= PROPORTIONAL),
         f"rank correlation of at least {PROPORTIONAL} on every drawn data set",
         f"rank correlations {min(free):.2f} to {max(free):.2f}: the minimum uses {min(samples):.0f} to "
-        f"{max(samples):.0f} effective samples of {len(solved[0]['even'].h)}. Held near the uniform h: "
+        f"{max(samples):.0f} effective samples of {len(solved[0]['even'].h)}. With h kept near uniform: "
         f"{min(even):.2f} to {max(even):.2f}. The mass of the conflicting samples: {masses['uniform']:.2f} "
         f"uniform, {masses['by_norm']:.2f} by gradient norm, {masses['optimal']:.2f} at the minimum, "
         f"{masses['sets']:.2f} with one value per set",
