@@ -30,7 +30,7 @@ RANDOM = 8  # random marks of a class from which they tell how many of its sampl
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
 WEAK_CELL = 0.6  # of the marks in a class with a value that must be recovered
-MIXED = 0.5  # of a group at most belongs to others, as far as its accuracy is corrected for that
+MIXED = 0.4  # of a group at most belongs to others, as far as its accuracy is corrected for that
 RELIABLE = 0.75  # of the marks in a class's rarer groups, from which on GroupDRO may rest on these
 
 Names = NDArray[np.str_]
