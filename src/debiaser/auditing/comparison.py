@@ -52,14 +52,11 @@ def resampled(
     planted: PlantedAnswers | None,
     worst: bool,
     seed: int,
-    mixed: Vector | None = None,
 ) -> tuple[list[float], Vector]:
     """(c,) the criterion in percent on all samples, and (c, draws) over bootstrap samples of units, the same for all.
 
     worst: the least accuracy of the cells, else their mean; with planted samples, half of it is the accuracy on these.
-    mixed: (cells, cells) of what every cell is made, by which accuracies are corrected.
     """
-    pure = np.eye(len(cells)) if mixed is None else np.linalg.inv(mixed)
     drawn, full = list[Vector](), list[Vector]()
     for name in names:
         right = evaluation.right(name).mean(0)
@@ -72,7 +69,7 @@ def resampled(
         again = resampled_means(columns, evaluation.unit, seed)
         for means, into in ((columns.mean(0, keepdims=True), full), (again, drawn)):
             accuracy = np.where(means[:, ::2] > 0, means[:, 1::2] / np.maximum(means[:, ::2], 1e-12), np.nan)
-            value = (np.nan_to_num(accuracy[:, : len(cells)], nan=1.0) @ pure.T).clip(0, 1)
+            value = np.nan_to_num(accuracy[:, : len(cells)], nan=1.0)
             value = value.min(1) if worst else value.mean(1)
             value = value if planted is None else (value + np.nan_to_num(accuracy[:, -1])) / 2
             into.append(100 * value)

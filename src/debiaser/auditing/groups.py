@@ -30,7 +30,6 @@ RANDOM = 8  # random marks of a class from which they tell how many of its sampl
 FOLDS, TURNS = 5, 4  # of its cross-validation, of its learning curve
 RISING = 2.0  # points of accuracy from which more marks are worth it
 WEAK_CELL = 0.6  # of the marks in a class with a value that must be recovered
-MIXED = 0.4  # of a group at most belongs to others, as far as its accuracy is corrected for that
 RELIABLE = 0.75  # of the marks in a class's rarer groups, from which on GroupDRO may rest on these
 
 Names = NDArray[np.str_]
@@ -129,24 +128,6 @@ class Groups:
     def of(self, y: Rows) -> Rows:
         """(n,) numbers of the groups of samples with these labels."""
         return np.asarray(y * len(self.values) + self.value)
-
-    def mixed(self, numbers: Rows, sizes: Rows) -> Vector:
-        """(c, c) of which groups these propagated ones, of such sizes, are really made.
-
-        Of the marks of a rare group a part is not recovered: so many of its samples are of its class's other groups,
-        and so many of its own are in these.
-        """
-        found = (
-            [self.told["groups"][number]["found_again"] for number in numbers] if self.told else [100.0] * len(sizes)
-        )
-        kind = numbers // len(self.values)
-        others = (kind[:, None] == kind) & ~np.eye(len(kind), dtype=bool)
-        wrong = np.array([min(MIXED, 1 - (each or 0.0) / 100) for each in found]) * others.any(1)
-        largest = np.array([size == sizes[kind == k].max() for size, k in zip(sizes, kind, strict=True)])
-        moved = np.where(largest, 0.0, wrong * sizes)
-        wrong = np.where(largest, np.minimum(MIXED, others @ moved / sizes), wrong)
-        weights = others * sizes / np.maximum((others * sizes).sum(1, keepdims=True), 1)
-        return np.asarray(np.diag(1 - wrong) + wrong[:, None] * weights)
 
     @property
     def reliable(self) -> bool:
