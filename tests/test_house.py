@@ -85,8 +85,8 @@ BUDGET = {
     "cli": 1209,
     "data": 3630,
     "integrations": 559,
-    "learn": 2874,
-    "methods": 1390,
+    "learn": 2882,
+    "methods": 1387,
     "paper": 2823,
     "report": 1463,
 }

@@ -79,10 +79,8 @@ class LogisticFit:
 
     def balanced_subsets(self, groups: Rows, seed: int, subsets: int = SUBSETS) -> LastLayer:
         """DFR: the mean of last layers fitted on subsets in which every group (n,) is as large as the smallest."""
-        stream, members = (
-            numpy_stream(seed, "balanced subsets"),
-            [np.flatnonzero(groups == g) for g in np.unique(groups)],
-        )
+        stream = numpy_stream(seed, "balanced subsets")
+        members = [np.flatnonzero(groups == g) for g in np.unique(groups)]
         size = min(map(len, members))
         drawn = [np.concatenate([stream.permutation(each)[:size] for each in members]) for _ in range(subsets)]
         layers = [self.fit(rows=np.sort(rows)) for rows in drawn]
