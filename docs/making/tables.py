@@ -107,8 +107,8 @@ def detection(results: Path) -> str:
     return (
         f"`audit` named the colour in {named} of {there} sets of digits with a colour shortcut, and called "
         f"{even['biased']} of {even['number']} sets without a shortcut\nbiased; it often says *cannot tell*, and asks "
-        f"for marks. `debias` takes {first} for {timed['images']:,} photographs on two cores,\nand {again} when you rerun "
-        "it with new marks; images of up to 64 pixels train networks from scratch and take longer."
+        f"for marks. `debias` takes {first} for {timed['images']:,} photographs on two cores,\nand {again} when you "
+        "rerun it with new marks; images of up to 64 pixels train networks from scratch and take longer."
     )
 
 
