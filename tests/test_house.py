@@ -85,7 +85,7 @@ BUDGET = {
     "cli": 1209,
     "data": 3630,
     "integrations": 559,
-    "learn": 2882,
+    "learn": 2895,
     "methods": 1387,
     "paper": 2823,
     "report": 1463,

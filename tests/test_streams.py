@@ -80,13 +80,16 @@ def test_a_stream_that_breaks_is_taken_up_again(case: tuple, tmp_path: Path) -> 
     seen: list[int] = []
     model[0].register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
     assert score(model, Rows(x, y), tmp_path) == 50
-    assert sum(seen) == 50 - 32, "finished parts were scored again"
+    assert sum(seen) == 8 + 50 - 32, "one batch shows that it is the same stream; finished parts are not scored again"
     assert (tmp_path / "part-00000.parquet").stat().st_mtime_ns == before
     score(model, Rows(x, y), tmp_path / "whole")
     assert torch.equal(read_scores(tmp_path), read_scores(tmp_path / "whole"))
     assert torch.allclose(read_scores(tmp_path), truth, rtol=1e-5)
     done = Rows(x, y)
-    assert score(model, done, tmp_path) == 50 and done.asked == 0
+    assert score(model, done, tmp_path) == 50 and done.asked == 8
+    for other in (Rows(-x, y), Rows(x, (y + 1) % 3), Rows(x[:5], y[:5]), Rows(x[:0], y[:0])):
+        with pytest.raises(Problem, match="holds scores of other samples"):
+            score(model, other, tmp_path)
     (tmp_path / "part-00001.parquet").unlink()
     with pytest.raises(Problem, match="run score_stream again"):
         read_scores(tmp_path)

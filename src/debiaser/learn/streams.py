@@ -8,7 +8,7 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice, tee
+from itertools import chain, count, islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,15 @@ def score_stream(
     with io.private(), io.locked(folder / ".lock", patience=0), forward.random_state_kept(forward.device_of(model)):
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         number = next(number for number in count() if not part_path(folder, number).exists())
+        given = whole_batches(stream, size)
+        start = list(islice(given, 1))
+        if number:
+            check_start(folder, model, start, size, options)
         if number * part_rows >= notes.get("rows", float("inf")):
             return int(notes["rows"])
         first, rows, largest, held = number * part_rows, number * part_rows, 0.0, list[Scored]()
         known = torch.from_numpy(column([part_path(folder, each) for each in range(number)], "label"))
-        batches, labelled = tee(batches_of(stream, size, known))
+        batches, labelled = tee(batches_of(chain(start, given), known))
         for scores, batch in zip(norms_of(model, batches, **options), labelled, strict=True):
             held.append((batch.rows, batch.y.cpu(), checked(scores, options.get("p", 2), rows).detach().float()))
             rows += len(batch)
@@ -267,10 +271,22 @@ def column(parts: Iterable[Path], name: str) -> NDArray[Any]:
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def batches_of(stream: Any, size: int, known: Tensor) -> Iterator[Batch]:
+def check_start(folder: Path, model: nn.Module, start: list[tuple[Any, Tensor]], size: int, options: Any) -> None:
+    """Refuse a stream whose first batch does not have the scores that the folder begins with."""
+    before = column([part_path(folder, 0)], "score")[:size]
+    batches = [Batch(x, y, torch.arange(len(y))) for x, y in start]
+    now = torch.cat([torch.zeros(0), *norms_of(model, batches, **options)]).detach().float().numpy()
+    if len(now) != len(before) or not np.allclose(now, before, 1e-2, 1e-2 * float(before.max())):
+        raise Problem(
+            f"{folder} holds scores of other samples: the first ones of this stream have other scores; give the same "
+            "samples, or choose another folder"
+        )
+
+
+def batches_of(batches: Iterable[tuple[Any, Tensor]], known: Tensor) -> Iterator[Batch]:
     """The batches after the samples that are done, whose labels are known."""
     first, done = 0, len(known)
-    for x, y in whole_batches(stream, size):
+    for x, y in batches:
         before = min(len(y), max(0, done - first))
         if not torch.equal(y[:before].cpu(), known[first : first + before]):
             raise Problem(
