@@ -242,14 +242,11 @@ def choose_model(
     overall = {name: 100 * float(validation.right(name).mean()) for name in names}
     worst = {name: float(cell_accuracies(validation.right(name), by_class).min()) for name in names}
     alone = planted if of is None else None  # what a person marked may be something else
-    reasons = {name: veto(name, overall, worst, chance, max_cost, alone) for name in names}
-    if known and not known.reliable and DRO in reasons:  # it gives most weight to the worst group, right or wrong
-        reasons[DRO] = reasons[DRO] or "too few marks of the rarer groups are recovered"
+    reasons = {name: veto(name, overall, worst, chance, max_cost, alone, known) for name in names}
     allowed = [number for number, name in enumerate(names) if not reasons[name] or name == VANILLA]
-    everyone = range(len(names))
     beyond = ""
     if of is not None or planted is not None:
-        chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, everyone))
+        chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, range(len(names))))
         by = "the worst class" if of is None else f"the worst of {len(cells)} groups"
         by += f" ({known.source})" if known else ""
         if planted is not None:
@@ -289,6 +286,7 @@ def veto(
     chance: float,
     max_cost: float | None,
     planted: PlantedAnswers | None,
+    known: Groups | None,
 ) -> str:
     """Why a candidate may not be chosen; empty where it may.
 
@@ -303,6 +301,8 @@ def veto(
         gain = 100 * float(planted.right[name].mean() - planted.right[VANILLA].mean())
         if break_even(cost, gain) > 100 * (1 - chance):
             return "better only where nearly all cases go against the shortcut"
+    if name == DRO and known and not known.reliable:  # it gives most weight to the worst group, right or wrong
+        return "too few marks of the rarer groups are recovered"
     return ""
 
 

@@ -89,7 +89,7 @@ class LogisticFit:
     def group_dro(self, groups: Rows, seed: int) -> LastLayer:
         """GroupDRO by best responses: fit under group weights q, then q grows by exp(eta loss of the group).
 
-        The loss is out of fold, since a small group is soon known by heart and would never gain weight. The q whose
+        The loss is out of fold, since a small group is soon memorised and would never gain weight. The q whose
         worst group (n,) does best out of fold is kept.
         """
         _, groups = np.unique(groups, return_inverse=True)

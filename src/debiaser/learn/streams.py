@@ -62,7 +62,7 @@ def score_stream(
 
     Raises:
         Misuse: the stream is empty, or a number is invalid.
-        Problem: the folder holds scores of a different model or norm, or the labels of the stream have changed.
+        Problem: the folder holds scores of a different model, norm or first batch, or the stream's labels have changed.
 
     Example:
         >>> import tempfile
