@@ -251,9 +251,9 @@ def test_a_study_can_move_to_another_dataset() -> None:
     assert {cell.place for cell in moved.cells} == {("digits", 0.05, 0.0)} and len(moved.cells) == 5
     assert {cell.place for cell in STUDIES["scored_pictures"].on("digits").cells} == {("digits", 0.05, 0.0)}
     assert {cell.rho for study in STUDIES.values() for cell in study.on("bar").cells} == {None}, "its bias is natural"
-    assert [cell.noise for cell in STUDIES["label_noise"].on("bar").cells[::2]] == [0.0, 0.05, 0.1, 0.2]
+    assert [cell.noise for cell in STUDIES["label_noise"].on("bar").cells[::3]] == [0.0, 0.05, 0.1, 0.2]
     assert not STUDIES["second_easiest"].on("digits").cells, "where the colour is not asked for"
-    assert len(STUDIES["rho_sweep"].on("digits").cells) == 20 and not any(c.printed for c in moved.cells)
+    assert len(STUDIES["rho_sweep"].on("digits").cells) == 30 and not any(c.printed for c in moved.cells)
     assert {cell.rho for cell in STUDIES["natural"].on("digits").cells} == {0.9}
 
 
@@ -399,13 +399,14 @@ def test_another_reading_is_told_beside_the_verdict() -> None:
 
 def test_a_claim_that_fails_says_where() -> None:
     study = STUDIES["rho_sweep"]
-    good, bad = {"PGD": 90.0, "Vanilla": 50.0}, {"PGD": 40.0, "Vanilla": 50.0}
+    good, bad = ({"PGD": pgd, "Vanilla": 50.0, "Guarded PGD": 49.0} for pgd in (90.0, 40.0))
     given = {0.005: good, 0.01: good, 0.05: bad}
     some = [Tally(cell, (given[cell.rho][cell.name],) if cell.rho in given else ()) for cell in study.cells]
     verdict = study.judge(some)
     assert (verdict.claim, verdict.tested) == ("not held", "in 1 of 3 places that have runs")
     assert "cmnist at rho 5% (not held): PGD 40.00" in verdict.sentence
     assert "cmnist at rho 1%: PGD 90.00" in verdict.sentence
+    assert "(guarded, not held: Guarded PGD 49.00, Vanilla 50.00" in verdict.sentence
     verdict = judged("rho_sweep", good)
     assert verdict.tested == "in 1 of 10 places" and "Not run" in verdict.sentence
     every = study.judge([Tally(cell, ((bad if cell.rho == 0.05 else good)[cell.name],)) for cell in study.cells])
