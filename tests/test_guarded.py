@@ -40,7 +40,7 @@ def two_features(n: int, noise: float, rho: float, seed: int = 0) -> tuple[np.nd
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
 def test_shares_by_their_definition(strength: float) -> None:
-    """Classes are drawn alike; misclassified samples from their own share to half of their class's draws."""
+    """Classes are drawn alike; of the draws of each of three, misclassified samples get from their own share to 2/3."""
     stream = STREAM(0)
     y, scores = np.repeat([0, 1, 2], [100, 40, 10]), stream.random(150) + 0.1
     misclassified = stream.random(150) < 0.2
@@ -49,9 +49,20 @@ def test_shares_by_their_definition(strength: float) -> None:
         mine = y == label
         own = misclassified[mine].mean()
         assert np.isclose(shares[mine].sum(), 1 / 3)
-        assert np.isclose(3 * shares[mine & misclassified].sum(), own + strength * (0.5 - own))
+        assert np.isclose(3 * shares[mine & misclassified].sum(), own + strength * (2 / 3 - own))
         one, two = np.flatnonzero(mine & ~misclassified)[:2]
         assert np.isclose(shares[one] / shares[two], (scores[one] / scores[two]) ** (strength / 2)), "tempered"
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_at_full_strength_the_biased_model_tells_nothing(classes: int) -> None:
+    """Whatever it answers, every label is drawn equally often with it: its errors are spread over all other classes."""
+    y, answer = (each.ravel() for each in np.indices((classes, classes)))
+    times = np.where(y == answer, 95, 5)
+    y, answer = np.repeat(y, times), np.repeat(answer, times)
+    shares = guarded_shares(y, y != answer, np.where(y == answer, 0.1, 3.0))
+    drawn = np.bincount(classes * answer + y, shares, classes**2)
+    assert np.allclose(drawn, 1 / classes**2)
 
 
 def test_at_most_half_also_where_most_are_misclassified() -> None:

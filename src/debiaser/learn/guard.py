@@ -20,11 +20,10 @@ Vector: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-HALF = 0.5  # of a class's draws that go to samples which the biased model misclassifies, at strength 1
 FEWEST = 5  # samples of a cell, below which its accuracy says nothing
 DOUBTED = 0.05  # of a sample's weight stays, however surely its label is wrong
 NULL_WORLDS = 3
-STRENGTHS = (0.5, 1.0, 1.5)  # that are tried; the last draws three quarters of a class from misclassified samples
+STRENGTHS = (0.5, 1.0)  # that are tried
 REGULARISATION = 0.1  # inverse, of the last layers that are compared
 AT_MOST = 2000  # correctly classified samples, and misclassified ones, that a last layer is fitted on
 
@@ -37,18 +36,19 @@ def guarded_shares(
 ) -> Vector:
     """(n,) the probability of every sample to be drawn: the same for every class, by score only as far as it is safe.
 
-    Of a class's draws, those for misclassified samples go from their own share (strength 0) to one half (strength 1)
-    and three quarters (strength 1.5); among them, and among the others, draws go by scores to a power below 1, times
-    trust. A class that has none of one kind is drawn evenly; samples of score 0 are not drawn.
+    Of a class's draws, those for misclassified samples go from their own share (strength 0) to 1 - 1/k of k classes
+    (strength 1): the biased model is then right as often as chance, so what it knows tells nothing, and no less than
+    nothing. Among them, and among the others, draws go by scores to a power below 1, times trust. A class that has
+    none of one kind is drawn evenly; samples of score 0 are not drawn.
     """
     there = scores > 0
-    weight = np.where(there, scores, 0.0) ** (power * min(1.0, strength)) * there
+    weight = np.where(there, scores, 0.0) ** (power * strength) * there
     weight = weight * (1.0 if trust is None else trust)
-    shares = np.zeros(len(y))
-    for label in np.unique(y[there]):
+    shares, labels = np.zeros(len(y)), np.unique(y[there])
+    for label in labels:
         mine = there & (y == label)
         parts, own = (mine & misclassified, mine & ~misclassified), misclassified[mine].mean()
-        goal = own + strength * (HALF - own)
+        goal = own + strength * (1 - 1 / max(2, len(labels)) - own)
         for part, share in zip(parts, (goal, 1 - goal), strict=True):
             if 0 < own < 1:
                 shares[part] = share * weight[part] / weight[part].sum()

@@ -37,15 +37,15 @@ class GuardedPGD(Method):
     debiasing pays.
 
     Each of two biased models is trained on one half of the samples and scores the other half. Classes are drawn equally
-    often, and at most three quarters of the draws of a class go to samples that the biased model misclassifies. This
-    share is chosen by cross-validating last layers: by how far the gain in mean cell accuracy exceeds that on labels
-    drawn from the biased models' predictions (the null world). If there is no such gain, or the debiased model does not
+    often, and samples that the biased model misclassifies at most so often that its predictions tell nothing. How often
+    is chosen by cross-validating last layers: by how far the gain in mean cell accuracy exceeds that on labels drawn
+    from the biased models' predictions (the null world). If there is no such gain, or the debiased model does not
     do better than vanilla on held-out samples, vanilla is returned.
 
     Args:
         alpha: exponent of GCE; None for cross-entropy.
-        strength: 0 for vanilla, 1 for half of the draws of a class on misclassified samples, 1.5 for three quarters;
-            None to choose it automatically.
+        strength: 0 for vanilla; 1 for 1 - 1/k of the draws of each of k classes on misclassified samples, so that the
+            biased model is right as often as chance; None to choose it automatically.
         doubt: draw samples that look mislabelled less often, if there are many.
         held_out: share of the training samples to hold out if there is no validation data.
         max_cost: points of accuracy on held-out samples that debiasing may cost.
@@ -55,7 +55,7 @@ class GuardedPGD(Method):
     """
 
     alpha: float | None = bounded(0.7, above=0, at_most=1)
-    strength: float | None = bounded(None, at_least=0, at_most=1.5)
+    strength: float | None = bounded(None, at_least=0, at_most=1)
     doubt: bool = True
     held_out: float = bounded(0.2, above=0, at_most=0.5)
     max_cost: float = bounded(25, at_least=0)
