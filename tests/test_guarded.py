@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from debiaser import PGD, GuardedPGD, Recipe, debias
+from debiaser.data.split import Split
 from debiaser.errors import DebiasingWarning
 from debiaser.integrations.sklearn import DebiasedClassifier
 from debiaser.learn.guard import (
@@ -19,10 +20,10 @@ from debiaser.learn.guard import (
     below_chance,
     choose_strength,
     compare,
-    doubt_labels,
     guarded_shares,
     mean_cell_gain,
     null_labels,
+    trust_in_labels,
 )
 from debiaser.methods.guarded import halves
 from debiaser.methods.task import Task
@@ -145,12 +146,22 @@ def test_wrong_labels_are_trusted_less_than_conflicting_ones() -> None:
     x, y, shown = two_features(4000, 0.2, 0.05)
     flipped = STREAM(3).random(4000) < 0.05
     labels = np.where(flipped, 1 - y, y)
-    found = crossed(x, labels, np.where(shown[:, None] == np.arange(2), 0.9, 0.1))
+    biased = np.where(shown[:, None] == np.arange(2), 0.9, 0.1)
     judge = np.where((x[:, :1] > 0.5) == np.arange(2), 0.8, 0.2)  # has learnt the other feature
-    found = doubt_labels(found, judge)
-    conflicting = (shown != y) & ~flipped
-    assert found.trust[conflicting].mean() > 0.7 and found.trust[flipped & (shown == y)].mean() < 0.4
-    assert (found.trust[~found.misclassified] == 1).all()
+    trust, wrong = trust_in_labels(judge, biased, labels)
+    conflicting, misclassified = (shown != y) & ~flipped, biased.argmax(1) != labels
+    assert trust[conflicting].mean() > 0.7 and trust[flipped & (shown == y)].mean() < 0.4
+    assert (trust[~misclassified] == 1).all() and trust[misclassified].max() == 1
+    assert abs(wrong - flipped[misclassified].mean()) < 0.1
+    assert trust_in_labels(judge, np.eye(2)[labels], labels) == (pytest.approx(np.ones(4000)), 0)
+
+
+def test_a_label_that_is_not_trusted_hardly_counts_in_a_cell() -> None:
+    """Weights of ones and zeros are the same as leaving the samples out."""
+    y, stream = np.repeat([0, 1], 200), STREAM(4)
+    misclassified, before, after, trusted = (stream.random((4, 400)) < [[0.3], [0.5], [0.7], [0.6]]).astype(bool)
+    rest = [each[trusted] for each in (before, after, y, misclassified)]
+    assert np.allclose(mean_cell_gain(before, after, y, misclassified, trusted.astype(float)), mean_cell_gain(*rest))
 
 
 def test_the_comparison_says_why_a_model_must_not_be_used() -> None:
@@ -175,9 +186,10 @@ def network() -> nn.Module:
 
 
 def test_what_comes_out_of_debias() -> None:
-    """By default some samples are held out; both networks are kept; scores are of all samples."""
+    """Some samples are held out to compare networks, both of which are kept; scores are of all samples."""
     x, y, shown = two_features(500, 0.9, 0.05)
-    done = debias(network(), TensorDataset(torch.tensor(x), torch.tensor(y)), recipe=replace(FAST, epochs=10))
+    data = TensorDataset(torch.tensor(x), torch.tensor(y))
+    done = debias(network(), data, GuardedPGD(strength=1), replace(FAST, epochs=10))
     assert done.vanilla is not None and done.told and done.scores is not None and done.probabilities is not None
     assert len(done.scores) == len(done.probabilities) == 500 and (done.probabilities == 0).sum() == 100
     assert done.scores[shown != y].mean() > 2 * done.scores[shown == y].mean()
@@ -218,6 +230,28 @@ def test_halves_hold_the_same_share_of_every_class_out() -> None:
 def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None:
     """The contract tests train all of it; here it is vanilla, and nothing is compared."""
     task = tiny_task()
-    GuardedPGD(strength=0, doubt=False).fit(task)
+    GuardedPGD(strength=0).fit(task)
+    assert (task.journal.vectors["probability"] > 0).all(), "nothing is held out where nothing is compared"
     assert task.journal.comparison is None and task.journal.models.keys() == {"vanilla"}
     assert task.journal.told == ["strength 0: as it was set"]
+
+
+def test_wrong_labels_are_told_from_conflicting_ones_that_they_outnumber() -> None:
+    """Four classes, shown by two blocks of features; a tenth of the labels is wrong, 2% go against the easy block."""
+    stream, n = STREAM(5), 6000
+    target = stream.integers(0, 4, n)
+    conflicting = stream.random(n) < 0.02
+    shown = np.where(conflicting, (target + stream.integers(1, 4, n)) % 4, target)
+    flipped = stream.random(n) < 0.1
+    y = np.where(flipped, (target + stream.integers(1, 4, n)) % 4, target)
+    x = np.concatenate([3 * np.eye(4)[shown], np.eye(4)[target]], 1) + 0.2 * stream.standard_normal((n, 8))
+
+    def new_model(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).double()
+
+    task = Task(Split.of(torch.tensor(x), torch.tensor(y)), new_model, FAST)
+    GuardedPGD(strength=1).fit(task)
+    trust, inside = task.journal.vectors["trust"], task.journal.vectors["probability"] > 0
+    right, wrong = (trust[inside & each].mean() for each in (conflicting & ~flipped, flipped & ~conflicting))
+    assert right > 10 * wrong and any("look wrong" in each for each in task.journal.told)

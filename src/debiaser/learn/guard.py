@@ -15,13 +15,14 @@ from scipy.special import softmax
 
 from debiaser.errors import DebiasingWarning
 from debiaser.learn.last_layer import LogisticFit
+from debiaser.learn.sampler import effective_sample_size
 
 Vector: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
 FEWEST = 5  # samples of a cell, below which its accuracy says nothing
-DOUBTED = 0.05  # of a sample's weight stays, however surely its label is wrong
+DOUBTED = 0.001  # of the weight of the most trusted label stays, however surely another is wrong
 NULL_WORLDS = 3
 STRENGTHS = (0.5, 1.0)  # that are tried
 REGULARISATION = 0.1  # inverse, of the last layers that are compared
@@ -111,22 +112,27 @@ def posterior(noise: float, against: Vector, right: Vector) -> Vector:
 # --- Cells
 
 
-def mean_cell_gain(before: Mask, after: Mask, y: Rows, misclassified: Mask) -> tuple[float, float]:
+def mean_cell_gain(
+    before: Mask, after: Mask, y: Rows, misclassified: Mask, trust: Vector | None = None
+) -> tuple[float, float]:
     """What right answers gained in the mean over cells (class x misclassified by the biased model), in percent, and
-    its standard error; cells of a handful of samples are left out, and where none of misclassified samples is larger,
-    classes are put together. (nan, nan) where even that is too few."""
-    cell = 2 * y + misclassified
-    if np.bincount(cell, misclassified).max(initial=0) < FEWEST:
+    its standard error, samples weighing as much as their labels are trusted. Cells of a handful are left out, and where
+    none of misclassified samples is larger, classes are put together; (nan, nan) where even that is too few."""
+    weight, cell = np.ones(len(y)) if trust is None else trust, 2 * y + misclassified
+    if np.bincount(cell, weight * misclassified).max(initial=0) < FEWEST:
         cell = misclassified.astype(np.int64)
     found = [cell == each for each in np.unique(cell)]
-    large = [each for each in found if each.sum() >= FEWEST]
+    large = [each for each in found if weight[each].sum() >= FEWEST]
     if not any(misclassified[each].any() for each in large):
         return float("nan"), float("nan")
-    change = after.astype(float) - before
-    gain = float(np.mean([change[each].mean() for each in large]))
-    # one sample more on either side, so that no change in few samples is not taken for certain
-    spread = sum((change[each].var() + 1 / each.sum() ** 2) / each.sum() for each in large)
-    return 100 * gain, 100 * float(np.sqrt(spread)) / len(large)
+    change, gains, spread = after.astype(float) - before, [], 0.0
+    for each in large:
+        mine = weight[each] / weight[each].sum()
+        size = effective_sample_size(mine)
+        gains.append(np.average(change[each], weights=mine))
+        # one sample more on either side, so that no change in few samples is not taken for certain
+        spread += (np.average((change[each] - gains[-1]) ** 2, weights=mine) + 1 / size**2) / size
+    return 100 * float(np.mean(gains)), 100 * float(np.sqrt(spread)) / len(large)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,12 +224,15 @@ def wrong_labels(judge: Vector, biased: Vector, y: Rows) -> Vector:
     return wrong
 
 
-def doubt_labels(crossed: CrossFitted, judge: Vector) -> CrossFitted:
-    """The same, misclassified labels trusted as far as the judge, (n, k) out of fold, believes them."""
-    misclassified, trust = crossed.misclassified, np.ones(len(crossed.y))
-    wrong = wrong_labels(judge[misclassified], crossed.probability[misclassified], crossed.y[misclassified])
-    trust[misclassified] = np.maximum(1 - wrong, DOUBTED)
-    return replace(crossed, trust=trust)
+def trust_in_labels(judge: Vector, biased: Vector, y: Rows) -> tuple[Vector, float]:
+    """(n,) how far labels are trusted: 1 where the biased model gives them, else relative to the most trusted one; and
+    the share of the others that looks wrong. Probabilities (n, k) of models that never saw these samples."""
+    trust, misclassified = np.ones(len(y)), biased.argmax(1) != y
+    if not misclassified.any():
+        return trust, 0.0
+    wrong = wrong_labels(judge[misclassified], biased[misclassified], y[misclassified])
+    trust[misclassified] = np.maximum((1 - wrong) / max(1 - wrong.min(), 1e-300), DOUBTED)
+    return trust, float(wrong.mean())
 
 
 # --- The comparison with vanilla on samples that neither saw
@@ -234,7 +243,7 @@ class Comparison:
     """Accuracies in percent by class, of vanilla and the debiased model, on `samples` samples like the training data.
 
     gain ± error: in mean cell accuracy (nan where there are no cells); max_cost: points of overall accuracy that may
-    be lost.
+    be lost; errors: how many standard errors the gain must exceed.
     """
 
     vanilla: tuple[float, ...]
@@ -245,6 +254,7 @@ class Comparison:
     samples: int
     max_cost: float
     below_chance: tuple[int, ...]
+    errors: int = 1
 
     @property
     def danger(self) -> str:
@@ -265,7 +275,7 @@ class Comparison:
     @property
     def helped(self) -> bool:
         """Whether the debiased model is the better one as far as these samples tell."""
-        return not self.danger and self.gain > max(self.error, self.cost)
+        return not self.danger and self.gain > max(self.errors * self.error, self.cost)
 
     def warn(self, then: str = "the vanilla model is used instead, the debiased one is kept beside it") -> None:
         """Tell a person that the debiased model must not be used, and what happens then."""
@@ -282,12 +292,24 @@ def below_chance(right: Mask, y: Rows, classes: int) -> tuple[int, ...]:
 
 
 def compare(
-    vanilla: Rows, debiased: Rows, y: Rows, misclassified: Mask | None, classes: int, max_cost: float
+    vanilla: Rows,
+    debiased: Rows,
+    y: Rows,
+    misclassified: Mask | None,
+    classes: int,
+    max_cost: float,
+    trust: Vector | None = None,
 ) -> Comparison:
-    """Vanilla's and the debiased model's answers to samples that neither saw; `misclassified` by the biased model."""
+    """Vanilla's and the debiased model's answers to samples that neither saw; `misclassified` by the biased model.
+
+    With `trust` in their labels the gain must exceed three standard errors: what judges trust, a model like them gains.
+    """
     before, after, counts = vanilla == y, debiased == y, np.maximum(np.bincount(y, minlength=classes), 1)
-    gain = (float("nan"), float("nan")) if misclassified is None else mean_cell_gain(before, after, y, misclassified)
+    gain = float("nan"), float("nan")
+    if misclassified is not None:
+        gain = mean_cell_gain(before, after, y, misclassified, trust)
     own = [tuple(100 * np.bincount(y, right, classes) / counts) for right in (before, after)]
     worse = set(below_chance(after, y, classes)) - set(below_chance(before, y, classes))
     cost = 100 * float(before.mean() - after.mean())
-    return Comparison(own[0], own[1], cost, *gain, len(y), max_cost, tuple(sorted(worse)))
+    errors = 1 if trust is None else 3
+    return Comparison(own[0], own[1], cost, *gain, len(y), max_cost, tuple(sorted(worse)), errors)

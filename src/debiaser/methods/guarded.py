@@ -18,16 +18,17 @@ from debiaser.learn.guard import (
     Vector,
     choose_strength,
     compare,
-    doubt_labels,
-    wrong_labels,
+    null_labels,
+    trust_in_labels,
 )
 from debiaser.learn.losses import Supervised, gce
 from debiaser.learn.sampler import ScoreSampler, Shuffle
 from debiaser.methods.task import Method, Task, bounded
 
 HALVES = ("biased", "biased again")  # stages: each model learns from one half and answers for the other
-JUDGES = ("judge", "judge again")  # the same, of models that doubt labels
-MANY, WRONG = 50, 1 / 3  # held-out samples against the shortcut; if a third of so many looks wrong, labels are doubted
+MANY, WRONG = 50, 1 / 3  # labels against the shortcut; if more than a third of so many looks wrong, they are doubted
+ROUNDS, SHORT = 3, 0.2  # of judges of labels; how long they are trained, of the debiased stage
+ERRORS = 3  # standard errors by which judges must know more than in a null world
 FEWEST = 20  # samples in training, below which nothing can be held out
 
 
@@ -70,21 +71,23 @@ class GuardedPGD(Method):
         biased = [self.fit_biased(task, y, half == which, stage) for which, stage in enumerate(HALVES)]  # step 1
         crossed = cross_fitted(task, biased, y, half)  # step 2: one forward pass each
         strength, why = choose_strength(crossed, stream) if self.strength is None else (self.strength, "as it was set")
-        vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 3
-        note(task, crossed, strength)
         task.journal.told.append(f"strength {strength:g}: {why}")
-        if strength == 0:
-            return vanilla
-        debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased")  # step 4
-        if self.doubt and (wrong := self.share_of_wrong_labels(task, debiased, biased, half)) > WRONG:  # step 5
-            task.journal.told.append(f"of held-out labels against the shortcut {wrong:.0%} look wrong: drawn less")
-            crossed = self.doubted(task, biased, crossed, strength)
-            note(task, crossed, strength)
-            debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased again")
-        found = self.compared(task, vanilla, debiased, biased, half)  # step 6
+        judges = list[nn.Module]()
+        if self.doubt and self.strength != 0 and crossed.misclassified.sum() >= MANY:  # step 3
+            doubted, judges, told = self.doubt_labels(task, biased, crossed, strength, stream)
+            if judges:
+                crossed, strength = doubted, strength or 1.0
+            task.journal.told += told
+        if strength == 0:  # nothing to compare, so nothing is held out
+            note(task, crossed, 0, np.ones(len(y), bool))
+            return self.fit_vanilla(task, np.arange(len(y)))
+        note(task, crossed, strength, crossed.inside)
+        vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 4
+        debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased")  # step 5
+        found = self.compared(task, vanilla, debiased, biased, judges, half)  # step 6
         task.journal.models["debiased"], task.journal.comparison = debiased, found
         if not found.helped:
-            note(task, crossed, 0)
+            note(task, crossed, 0, crossed.inside)
         better = f"gains {found.gain:.1f} ± {found.error:.1f} points in mean cell accuracy on {found.samples} held-out "
         better += f"samples and costs {found.cost:.1f} on all of them"
         kept = "kept" if found.helped else f"vanilla is used{f', since {found.danger}' if found.danger else ''}"
@@ -115,46 +118,83 @@ class GuardedPGD(Method):
         return self.fit_vanilla(task, np.arange(len(task.train)))
 
     def fit_debiased(
-        self, task: Task, start: nn.Module, crossed: CrossFitted, strength: float, learnt: Mask, stage: str
+        self,
+        task: Task,
+        start: nn.Module,
+        crossed: CrossFitted,
+        strength: float,
+        learnt: Mask,
+        stage: str,
+        length: float = 1,
     ) -> nn.Module:
         """Continue training a biased model with guarded draws from these samples."""
         draws = ScoreSampler(crossed.shares(strength) * learnt, int(learnt.sum()), seed=task.seed)
-        alike = replace(task.recipe, stages={stage: task.recipe.stages.get("debiased", {}), **task.recipe.stages})
-        return replace(task, recipe=alike).fit(Supervised(copy.deepcopy(start)), stage, draws)
+        kind, stages = stage.partition(" ")[0], task.recipe.stages
+        alike = replace(task.recipe, stages={kind: stages.get("debiased", {}), **stages})
+        return replace(task, recipe=alike).fit(Supervised(copy.deepcopy(start)), stage, draws, length)
 
-    def doubted(self, task: Task, biased: list[nn.Module], crossed: CrossFitted, strength: float) -> CrossFitted:
-        """Return `crossed` with less trust in labels that look wrong.
+    def doubt_labels(
+        self, task: Task, biased: list[nn.Module], crossed: CrossFitted, strength: float, stream: np.random.Generator
+    ) -> tuple[CrossFitted, list[nn.Module], list[str]]:
+        """Return `crossed` with less trust in labels that look wrong, the models that judged them, and what to tell.
 
-        Two debiased models, each trained on one half, judge the labels of the other.
+        There are no such models if few labels look wrong, or if nothing was to be gained by score (strength 0) and the
+        judges know no more of the labels than in a null world.
         """
-        judge = np.zeros_like(crossed.probability)
-        for start, learnt, asked, stage in zip(biased, crossed.learnt, crossed.asked, JUDGES, strict=True):
-            network = self.fit_debiased(task, start, crossed, strength, learnt, stage)
-            judge[asked] += chances(task, network, task.train)[asked]
-        return doubt_labels(crossed, judge / judge.sum(1, keepdims=True))
+        doubted, judges, wrong, right = self.judge_labels(task, biased, crossed, "judge")
+        if wrong <= WRONG:
+            return crossed, [], []
+        told = f"of labels against the shortcut {wrong:.0%} look wrong"
+        if strength == 0:
+            labels = null_labels(crossed.probability, crossed.y, crossed.inside, stream)
+            other = replace(
+                task, train=replace(task.train, y=torch.from_numpy(labels)), identity=f"{task.identity} null"
+            )
+            *_, chance = self.judge_labels(other, biased, replace(crossed, y=labels), "null")
+            shares = np.array([right.mean(), chance.mean()])
+            told += f", {shares[0]:.1%} right ({shares[1]:.1%} in a null world)"
+            error = np.sqrt((shares * (1 - shares) / [len(right), len(chance)]).sum())
+            if not shares[0] - shares[1] > ERRORS * error:
+                return crossed, [], [f"{told}, which is no evidence"]
+        return doubted, judges, [f"{told}: drawn less"]
 
-    def share_of_wrong_labels(self, task: Task, judge: nn.Module, biased: list[nn.Module], half: Rows) -> float:
-        """Return the share of held-out samples misclassified by the biased models that look mislabelled to `judge`.
+    def judge_labels(
+        self, task: Task, biased: list[nn.Module], crossed: CrossFitted, kind: str
+    ) -> tuple[CrossFitted, list[nn.Module], float, Mask]:
+        """Return `crossed` with trust in labels, two judges, the share of misclassified labels that look wrong to them,
+        and (m,) which of these labels the judges predict.
 
-        It is 0 if there are too few such samples to tell.
+        Each judge learns from one half, for a short time and at half strength, and is asked about the other. In every
+        round they draw what those before them trusted.
         """
-        split = held_out(task, half)
-        y, shortcut = split.y.numpy(), np.mean([chances(task, each, split) for each in biased], 0)
-        against = shortcut.argmax(1) != y
-        if against.sum() < MANY:
-            return 0.0
-        wrong = wrong_labels(chances(task, judge, split)[against], shortcut[against], y[against])
-        return float(wrong.mean())
+        doubted, against = crossed, crossed.misclassified & crossed.inside
+        for number in range(ROUNDS):
+            judges, said = list[nn.Module](), np.zeros_like(crossed.probability)
+            for which, (start, learnt, asked) in enumerate(zip(biased, crossed.learnt, crossed.asked, strict=True)):
+                stage = f"{kind} {2 * number + which + 1}"
+                judges.append(self.fit_debiased(task, start, doubted, 0.5, learnt, stage, SHORT))
+                said[asked] += chances(task, judges[-1], task.train)[asked]
+            trust, wrong = trust_in_labels(said / said.sum(1, keepdims=True), crossed.probability, crossed.y)
+            doubted = replace(crossed, trust=trust)
+            if wrong <= WRONG:
+                break
+        return doubted, judges, wrong, (said.argmax(1) == crossed.y)[against]
 
     def compared(
-        self, task: Task, vanilla: nn.Module, debiased: nn.Module, biased: list[nn.Module], half: Rows
+        self,
+        task: Task,
+        vanilla: nn.Module,
+        debiased: nn.Module,
+        biased: list[nn.Module],
+        judges: list[nn.Module],
+        half: Rows,
     ) -> Comparison:
         """Compare both models on samples that neither has seen."""
         split = held_out(task, half)
-        shortcut = np.mean([chances(task, each, split) for each in biased], 0)
+        y, shortcut = split.y.numpy(), mean_chances(task, biased, split)
         before, after = (chances(task, each, split).argmax(1) for each in (vanilla, debiased))
-        y = split.y.numpy()
-        return compare(before, after, y, shortcut.argmax(1) != y, shortcut.shape[1], self.max_cost)
+        trust = trust_in_labels(mean_chances(task, judges, split), shortcut, y)[0] if judges else None
+        return compare(before, after, y, shortcut.argmax(1) != y, shortcut.shape[1], self.max_cost, trust)
 
 
 def held_out(task: Task, half: Rows) -> Split:
@@ -165,6 +205,11 @@ def held_out(task: Task, half: Rows) -> Split:
 def chances(task: Task, model: nn.Module, split: Split) -> Vector:
     """(m, k) the model's probabilities for the samples of a split."""
     return np.asarray(task.outputs(model, split).logits.double().softmax(1).numpy())
+
+
+def mean_chances(task: Task, models: list[nn.Module], split: Split) -> Vector:
+    """(m, k) the mean of these models' probabilities."""
+    return np.asarray(np.mean([chances(task, each, split) for each in models], 0))
 
 
 def halves(y: Rows, held_out: float, stream: np.random.Generator) -> Rows:
@@ -189,9 +234,8 @@ def cross_fitted(task: Task, biased: list[nn.Module], y: Rows, half: Rows) -> Cr
     return CrossFitted(y, features, asked, learnt, probability, length, np.ones(len(y)))
 
 
-def note(task: Task, crossed: CrossFitted, strength: float) -> None:
+def note(task: Task, crossed: CrossFitted, strength: float, learnt: Mask) -> None:
     """Scores, trust in labels, and how often every sample is drawn."""
-    inside = crossed.inside / crossed.inside.sum()
     task.journal.note("score", crossed.scores)
     task.journal.note("trust", crossed.trust)
-    task.journal.note("probability", crossed.shares(strength) if strength else inside)
+    task.journal.note("probability", crossed.shares(strength) if strength else learnt / learnt.sum())
