@@ -1,6 +1,6 @@
 """Scores of streams against scores of the same samples in memory, also after a break."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from debiaser import ScoreSampler, gradient_norms
 from debiaser.errors import Misuse, Problem
 from debiaser.learn.streams import read_scores, score_stream
 
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
 parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not here: this test did not run")
 
 
@@ -64,6 +65,66 @@ def test_streams_of_every_kind(case: tuple, tmp_path: Path) -> None:
     assert len(ScoreSampler(read_scores(tmp_path / "iterable", tmp_path / "loader"))) == 100
     with pytest.raises(Misuse, match="shuffle"):
         score(model, DataLoader(TensorDataset(x, y), 7, shuffle=True), tmp_path / "shuffled")
+
+
+def test_streams_of_webdataset(case: tuple, tmp_path: Path) -> None:
+    """Samples, or batches however they are made; the second call finds the same stream."""
+    wds = pytest.importorskip("webdataset", reason="webdataset is not here: this test did not run")
+    model, x, y, truth = case
+    with wds.TarWriter(str(tmp_path / "a.tar")) as tar:
+        for row in range(len(y)):
+            tar.write({"__key__": f"{row:03d}", "x.npy": x[row].numpy(), "cls": int(y[row])})
+
+    def samples() -> Any:
+        return wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("x.npy", "cls")
+
+    streams: dict[str, Callable[[], Any]] = {
+        "samples": samples,
+        "batches": lambda: samples().batched(7),
+        "loader": lambda: wds.WebLoader(samples(), batch_size=7),
+        "loader of batches": lambda: wds.WebLoader(samples().batched(7), batch_size=None),
+        "other batches": lambda: wds.WebLoader(samples().batched(7), batch_size=None).unbatched().batched(9),
+        "plain loader": lambda: DataLoader(samples().batched(7), batch_size=None),
+        "plain loader of samples": lambda: DataLoader(samples(), batch_size=None),
+    }
+    for name, stream in streams.items():
+        assert [score(model, stream(), tmp_path / name) for _ in range(2)] == [50, 50], name
+        assert torch.allclose(read_scores(tmp_path / name), truth, rtol=1e-5), name
+
+
+def test_streams_of_hugging_face(case: tuple, tmp_path: Path) -> None:
+    """One column of inputs goes to whatever the network calls it; texts and ragged lists are left out."""
+    datasets = pytest.importorskip("datasets", reason="datasets is not here: this test did not run")
+    model, x, y, truth = case
+
+    def columns(**more: Any) -> Any:
+        return datasets.Dataset.from_dict({"x": x.tolist(), "label": y.tolist(), **more})
+
+    ragged, numbers = [[1] * (row % 3) for row in range(50)], list(range(50))
+    streams = {
+        "memory": columns(),
+        "streamed": columns(text=["a"] * 50, ragged=ragged).to_iterable_dataset(),
+        "mapped": columns().to_iterable_dataset().map(lambda row: {"x": [each + 0 for each in row["x"]]}),
+        "some columns": columns(number=numbers).with_format("torch", columns=["x", "label"]),
+        "transformed": columns().with_transform(lambda b: {"x": torch.tensor(b["x"]), "label": b["label"]}),
+        "chosen rows": columns().select(numbers[::-1]).select(numbers[::-1]),
+    }
+    for name, stream in streams.items():
+        assert score(model, stream, tmp_path / name) == 50
+        assert torch.allclose(read_scores(tmp_path / name), truth, rtol=1e-5), name
+    assert torch.allclose(gradient_norms(model, columns().with_format("torch")), truth, rtol=1e-5)
+    with pytest.raises(Misuse, match=r"the model takes \(input\), none of which is among the inputs: x, number"):
+        score(model, columns(number=numbers), tmp_path / "too many")
+
+
+def test_tables_of_doubles_and_nested_lists(case: tuple, tmp_path: Path) -> None:
+    """As pandas writes them: numbers in the type of the network, lists of lists as they lie."""
+    model, x, y, truth = case
+    network = nn.Sequential(nn.Flatten(), model)
+    nested = x.double().reshape(50, 2, 3)
+    parquet.write_table(pyarrow.table({"x": nested.tolist(), "label": y.numpy()}), tmp_path / "a.parquet")
+    assert score(network, tmp_path / "a.parquet", tmp_path / "scores") == 50
+    assert torch.allclose(read_scores(tmp_path / "scores"), truth, rtol=1e-5)
 
 
 def test_a_stream_that_breaks_is_taken_up_again(case: tuple, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, known
-from debiaser.learn.forward import predict
+from debiaser.learn.forward import dtype_of, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import Shares
 from debiaser.methods.debias import debias
@@ -201,7 +201,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def as_split(values: Any, labels: Tensor, network: nn.Module) -> Split:
     """The values in the type of the network's parameters; sparse ones become dense batch by batch."""
-    dtype = next((parameter.dtype for parameter in network.parameters()), torch.get_default_dtype())
+    dtype = dtype_of(network)
     if issparse(values):
         return Split(labels, lambda rows: torch.from_numpy(values[rows.numpy()].toarray()).to(dtype))
     return Split.of(torch.as_tensor(values if values.flags.writeable else values.copy()).to(dtype), labels)

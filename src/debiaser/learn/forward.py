@@ -49,6 +49,12 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The type of the network's weights."""
+    floats = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(floats, torch.get_default_dtype())
+
+
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[None]:
     """Random numbers may be drawn inside, by torch, numpy or Python; afterwards the generators are as they were."""
@@ -82,7 +88,16 @@ def call(model: nn.Module, x: Any, values: Mapping[str, Tensor] | None = None) -
     named: dict[str, Any] = {}
     if isinstance(x, Mapping):  # what the model's forward names; all where it names none (a wrapper's `**kwargs`)
         accepted = inspect.signature(bare(model).forward).parameters
-        args, named = (), {name: value for name, value in x.items() if name in accepted} or dict(x)
+        args, named = (), {name: value for name, value in x.items() if name in accepted}
+        if not named and any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
+            named = dict(x)
+        elif not named and len(x) > 1:
+            raise Misuse(
+                f"the model takes ({', '.join(accepted)}), none of which is among the inputs: {', '.join(map(str, x))};"
+                " rename them, or leave one, which is then given as it is"
+            )
+        elif not named:
+            args = tuple(x.values())
     return logits_of(functional_call(model, dict(values), args, named) if values else model(*args, **named))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from debiaser import io
 from debiaser.data.split import Batch
@@ -25,7 +25,7 @@ from debiaser.learn import forward
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.gradient_norms import check_reached, checked, choose, norms_of
 
-READ_AT_ONCE = 32  # batches that are read from a Parquet file
+READ_AT_ONCE = 32  # batches that are read from a table
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 Columns = Mapping[str, NDArray[Any]]
 Scored = tuple[Tensor, Tensor, Tensor]  # numbers, labels and scores of some samples
@@ -50,10 +50,10 @@ def score_stream(
     Args:
         model: a classifier.
         stream: a Parquet file or a folder of them, with the class numbers in the column `label` or `labels`; a Hugging
-            Face dataset; a DataLoader (for instance of WebDataset), which yields batches; or any iterable of (x, y)
-            pairs or dictionaries, one per sample, which is slowest.
+            Face dataset; a DataLoader or WebLoader, or any iterable of batches; or any iterable of (x, y) pairs or
+            dictionaries, one per sample, which is slowest.
         path: the folder for the Parquet files.
-        batch_size: samples per forward pass; a DataLoader's own batch size takes precedence.
+        batch_size: samples per forward pass; that of a stream that yields batches takes precedence.
         part_rows: samples per file.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
@@ -74,14 +74,14 @@ def score_stream(
         100
         >>> sampler = ScoreSampler(read_scores(folder))
     """
-    folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
-    if part_rows < 1 or size < 1:
-        raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
-    part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
+    folder = Path(path)
+    if part_rows < 1 or batch_size < 1:
+        raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {batch_size}")
     with io.private(), io.locked(folder / ".lock", patience=0), forward.random_state_kept(forward.device_of(model)):
+        size, given = whole_batches(stream, batch_size, forward.dtype_of(model))
+        part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         number = next(number for number in count() if not part_path(folder, number).exists())
-        given = whole_batches(stream, size)
         start = list(islice(given, 1))
         if number:
             check_start(folder, model, start, size, options)
@@ -123,7 +123,7 @@ class KeyedScorer:
         self, model: nn.Module, folder: Path, key: str, prepare: Prepare | None, batch_size: int, **options: Any
     ) -> None:
         self.model, self.folder, self.key, self.batch_size, self.options = model, folder, key, batch_size, options
-        self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, key))
+        self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, forward.dtype_of(model), key))
         self.done = np.unique(column(parts_in(folder), key)) if parts_in(folder) else None
 
     def score(self, columns: Columns) -> int:
@@ -303,65 +303,88 @@ def batches_of(batches: Iterable[tuple[Any, Tensor]], known: Tensor) -> Iterator
         )
 
 
-def whole_batches(stream: Any, size: int) -> Iterator[tuple[Any, Tensor]]:
-    """Inputs and labels of batch after batch, read in whole batches where the stream can give them."""
-    if isinstance(stream, DataLoader):
-        if not isinstance(stream.dataset, IterableDataset):
-            forward.as_loader(stream, size)  # refuses one that shuffles
-        yield from map(forward.split_item, stream)
-    elif isinstance(stream, str | Path):
-        for columns in arrow_batches(Path(stream), size * READ_AT_ONCE):
-            x, y = split_columns(columns)
-            whole = Batch(x, y, y)
-            yield from ((part.x, part.y) for part in forward.pieces(whole, size))
-    elif hasattr(stream, "with_format") and hasattr(stream, "iter"):  # of Hugging Face, in memory or streamed
-        yield from map(forward.split_item, stream.with_format("torch").iter(size))
+def whole_batches(stream: Any, size: int, dtype: torch.dtype) -> tuple[int, Iterator[tuple[Any, Tensor]]]:
+    """How many samples a batch has, and inputs and labels of batch after batch, read whole where the stream can."""
+    tables, batched = arrow_batches(stream, size * READ_AT_ONCE), getattr(stream, "batch_size", None)
+    if tables is not None:
+        split = (split_columns(columns, dtype) for columns in tables)
+        parts = (part for x, y in split for part in forward.pieces(Batch(x, y, y), size))
+        return size, ((part.x, part.y) for part in parts)
+    if is_hugging_face(stream):
+        stream, batched = stream.with_format("torch").iter(size), size
+    elif isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
+        forward.as_loader(stream, size)  # refuses one that shuffles
+    items = iter(stream)
+    start = list(islice(items, 1))
+    items = chain(start, items)
+    if start and np.ndim(label := forward.input_and_label(start[0])[1]):  # whole batches, whatever gives them
+        return batched or len(label), map(forward.split_item, map(default_convert, items))
+    groups = iter(lambda: list(islice(items, size)), [])
+    return size, (forward.split_item(default_collate(group)) for group in groups)
+
+
+def is_hugging_face(stream: Any) -> bool:
+    """Whether it is a dataset of Hugging Face, in memory or streamed, without a transform, which formats replace."""
+    found = hasattr(stream, "with_format") and hasattr(stream, "iter")
+    return found and getattr(stream, "format", {}).get("type") != "custom"
+
+
+def arrow_batches(stream: Any, size: int) -> Iterator[Columns] | None:
+    """The columns of some samples at a time, as Arrow holds them; None where it holds none, or such as need decoding.
+
+    Of Parquet files, one or all in a folder in the order of their names, or of a dataset of Hugging Face.
+    """
+    if isinstance(stream, str | Path):
+        path, dataset = Path(stream), io.optional("pyarrow.dataset", NO_ARROW)
+        if not path.exists():
+            raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
+        files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
+        if not files:
+            raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")
+        tables = dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2)
+    elif is_hugging_face(stream) and is_plain(stream):
+        names = getattr(stream, "format", {}).get("columns") or stream.column_names
+        whole = stream.select_columns(names).with_format("arrow").iter(size)
+        tables = (part for table in whole for part in table.combine_chunks().to_batches())
     else:
-        items = iter(stream)
-        yield from (forward.split_item(default_collate(part)) for part in iter(lambda: list(islice(items, size)), []))
+        return None
+    return (dict(zip(each.schema.names, map(as_numpy, each.columns), strict=True)) for each in tables if len(each))
 
 
-def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
-    """The columns of a Parquet file, or of all in a folder in the order of their names, some samples at a time."""
-    if not path.exists():
-        raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
-    dataset = io.optional("pyarrow.dataset", NO_ARROW)
-    files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
-    if not files:
-        raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")
-    for batch in dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2):
-        if len(batch):
-            yield {name: as_numpy(each) for name, each in zip(batch.schema.names, batch.columns, strict=True)}
+def is_plain(stream: Any) -> bool:
+    """Whether a dataset of Hugging Face has only numbers, lists of them and texts."""
+    types = io.optional("pyarrow.types", NO_ARROW)
+    kinds = [each.type for each in getattr(stream.features, "arrow_schema", ())]
+    while nested := [kind for kind in kinds if types.is_list(kind) or types.is_fixed_size_list(kind)]:
+        kinds = [kind for kind in kinds if kind not in nested] + [kind.value_type for kind in nested]
+    return bool(kinds) and all(types.is_primitive(kind) or types.is_string(kind) for kind in kinds)
 
 
 def as_numpy(values: Any) -> NDArray[Any]:
     """(n, ...) an Arrow array; lists of one length become rows."""
-    width = len(values.flatten()) // max(1, len(values)) if hasattr(values, "flatten") else 0
     if not hasattr(values, "offsets") and not hasattr(values.type, "list_size"):
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    if hasattr(values, "offsets") and (np.diff(values.offsets.to_numpy()) != width).any():
+    inner, many = values.flatten(), len(values)
+    if hasattr(values, "offsets") and (np.diff(values.offsets.to_numpy()) != len(inner) // max(1, many)).any():
         return np.asarray(values.to_numpy(zero_copy_only=False))  # of several lengths: an array of arrays
-    return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), width)
+    inside = as_numpy(inner)
+    return inside.reshape(many, -1, *inside.shape[1:])
 
 
-def split_columns(columns: Columns, key: str | None = None) -> tuple[Any, Tensor]:
-    """Inputs and labels of some rows of a table: one column of inputs as such, several by their names."""
+def split_columns(columns: Columns, dtype: torch.dtype, key: str | None = None) -> tuple[Any, Tensor]:
+    """Inputs and labels of some rows of a table, floats in this type."""
     x, y = forward.input_and_label(columns)
-    x = {name: numbers(name, each) for name, each in x.items() if name != key}
-    inputs = next(iter(x.values())) if len(x) == 1 else x
-    return forward.split_item((inputs, torch.from_numpy(np.array(y))))
+    return forward.split_item(({name: as_tensor(x[name], dtype) for name in x if name != key}, np.array(y)))
 
 
-def numbers(name: str, values: NDArray[Any]) -> Tensor:
-    """A column as a tensor."""
+def as_tensor(values: NDArray[Any], dtype: torch.dtype) -> Any:
+    """A column as a tensor, floats in this type; as it is where it holds no numbers of one shape."""
     try:
         stacked = np.stack(list(values)) if values.dtype == object else values
-        return torch.from_numpy(stacked if stacked.flags.writeable else stacked.copy())
-    except (TypeError, ValueError) as error:
-        raise Misuse(
-            f"the column '{name}' holds no numbers of one shape ({brief(error)}); leave it out, or give a function "
-            "that makes inputs of the columns"
-        ) from None
+        tensor = torch.from_numpy(stacked if stacked.flags.writeable else stacked.copy())
+    except (TypeError, ValueError):
+        return values
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def write_held(path: Path, held: list[Scored], rows: int) -> float:
