@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from debiaser import ScoreSampler, gradient_norms
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.streams import read_scores, score_stream
+from debiaser.learn.streams import KeyedScorer, made_by, read_scores, row_digests, score_keyed, score_stream
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
 parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not here: this test did not run")
@@ -206,3 +207,46 @@ def test_other_models_options_and_empty_streams_are_refused(case: tuple, tmp_pat
         score(model, [], tmp_path / "empty")
     with pytest.raises(Misuse, match="at least 1"):
         score(model, Rows(x, y), tmp_path / "none", part_rows=0)
+
+
+def test_keyed_scores_know_the_content_that_they_are_of(case: tuple, tmp_path: Path) -> None:
+    """Every row is compared, to the last bit; rows of other keys are added, and what is there is counted."""
+    model, x, y, truth = case
+    keys = np.array([f"sample {row:02d}" for row in range(50)])
+
+    def columns(x: Tensor = x, y: Tensor = y) -> dict[str, Any]:
+        return {"name": keys, "x": x.numpy(), "label": y.numpy()}
+
+    def keyed(rows: slice, columns: dict[str, Any]) -> int:
+        some = {name: each[rows] for name, each in columns.items()}
+        new = KeyedScorer(model, tmp_path, "name", None, 8)
+        return score_keyed(tmp_path, "name", made_by(model, {}), lambda: new.score(some))
+
+    assert [keyed(slice(*ends), columns()) for ends in ((0, 30), (0, 30), (20, 50), (5, 9))] == [30, 30, 30, 4]
+    assert torch.allclose(read_scores(tmp_path), truth, rtol=1e-5), "a part of the data has not made it less"
+    one, label = x.clone(), y.clone()
+    one[37, 4] = torch.nextafter(one[37, 4], torch.tensor(9.0))
+    label[11] = (label[11] + 1) % 3
+    for changed, words in ((columns(-x), "50 of .*'sample 00'"), (columns(one), "1 of .*'sample 37'")):
+        with pytest.raises(Problem, match=f"other content under {words}"):
+            keyed(slice(None), changed)
+    with pytest.raises(Problem, match=r"other content under 1 of .*'sample 11'"):
+        keyed(slice(None), columns(y=label))
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "uint8", "bool", "large", "text", "ragged", "none"])
+def test_digests_of_rows(kind: str) -> None:
+    numbers = np.random.default_rng(0).normal(size=(40, 6))
+    ragged = np.array([row[: 2 + place % 3] for place, row in enumerate(numbers)], object)
+    odd = {
+        "large": np.tile(numbers, 40000)[:3],
+        "text": numbers.astype(str)[:, 0],
+        "ragged": ragged,
+        "none": numbers[:0],
+    }
+    values = odd[kind] if kind in odd else (100 * numbers).astype(kind)
+    digests = row_digests({"x": values, "number": np.arange(len(values))})
+    assert len(set(digests.tolist())) == len(values)
+    for change in (lambda x: -x, lambda x: x[..., ::-1]) if kind.startswith("float") else ():
+        assert (row_digests({"x": change(values), "number": np.arange(40)}) != digests).all()
+    assert (row_digests({"x": values, "number": np.arange(len(values))}) == digests).all()

@@ -7,6 +7,7 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, tee
 from pathlib import Path
@@ -112,40 +113,72 @@ def score_keyed(folder: Path, key: str, made: dict[str, Any], score: Callable[[]
         rows = score()
         if not rows:
             raise Misuse("the dataset has no samples; give it at least one")
-        keep_notes(folder, notes | {"rows": rows})
+        keep_notes(folder, notes | {"rows": len(column(parts_in(folder), key))})  # those of an earlier call included
     return rows
 
 
 class KeyedScorer:
-    """Writes gradient norms by key, a file per part; samples whose key is in a finished file are not read again."""
+    """Writes gradient norms by key, a file per part; samples whose key is in a finished file are not scored again.
+
+    A digest of a sample's columns stands beside its score, so that other content under a known key is refused.
+    """
 
     def __init__(
         self, model: nn.Module, folder: Path, key: str, prepare: Prepare | None, batch_size: int, **options: Any
     ) -> None:
         self.model, self.folder, self.key, self.batch_size, self.options = model, folder, key, batch_size, options
         self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, forward.dtype_of(model), key))
-        self.done = np.unique(column(parts_in(folder), key)) if parts_in(folder) else None
+        keys, digests = (column(parts_in(folder), name) for name in (key, "digest"))
+        order = np.argsort(keys, kind="stable")
+        self.known, self.digests = keys[order], digests[order]
 
     def score(self, columns: Columns) -> int:
         """How many of these samples have a score; those that had none go to a file whose name is that of its keys."""
-        keys = np.asarray(columns[self.key])
-        wanted = np.ones(len(keys), bool) if self.done is None else ~np.isin(keys, self.done)
-        found = int((~wanted).sum())
-        if wanted.any():
-            x, y, *read = self.prepare({name: np.asarray(each)[wanted] for name, each in columns.items()})
-            found += self.write(Batch(x, y, torch.arange(len(y))), read[0] if read else keys[wanted])
-        return found
+        columns = {name: np.asarray(each) for name, each in columns.items()}
+        keys, digests = columns[self.key], row_digests(columns)
+        places, new = find_keys(self.known, keys)
+        stale = keys[~new][self.digests[places[~new]] != digests[~new]].tolist()
+        if stale:
+            raise Problem(
+                f"{self.folder} holds scores of other content under {len(stale):,} of these keys, the first "
+                f"{stale[0]!r}: the samples have changed, or are others; choose another folder, or delete it"
+            )
+        fresh = {name: each[new] for name, each in columns.items()}
+        return int((~new).sum()) + (self.write(fresh, digests[new]) if new.any() else 0)
 
-    def write(self, samples: Batch, keys: NDArray[Any]) -> int:
-        """Score these samples, and keep it; how many they are."""
+    def write(self, columns: Columns, digests: NDArray[np.uint64]) -> int:
+        """Score these samples, and keep it; how many of them could be read."""
+        x, y, *read = self.prepare(columns)
+        samples, keys = Batch(x, y, torch.arange(len(y))), read[0] if read else columns[self.key]
         if len(samples):
             norms = torch.cat(list(norms_of(self.model, forward.pieces(samples, self.batch_size), **self.options)))
             scores = checked(norms, self.options.get("p", 2)).detach().float().numpy()
             name = hashlib.blake2b("\n".join(map(str, keys.tolist())).encode(), digest_size=10).hexdigest()
+            digest_of = dict(zip(columns[self.key].tolist(), digests.tolist(), strict=True))
+            of_read = np.array([digest_of[each] for each in keys.tolist()], np.uint64)
             with io.private():
                 part = self.folder / f"part-{name}.parquet"
-                write_part(part, **{self.key: keys}, label=samples.y.numpy(), score=scores)
+                write_part(part, **{self.key: keys}, label=samples.y.numpy(), score=scores, digest=of_read)
         return len(samples)
+
+
+def row_digests(columns: Columns) -> NDArray[np.uint64]:
+    """(n,) a number that changes with anything that a row holds: the sum of its words, each times an odd number."""
+    total = np.zeros(len(next(iter(columns.values()))), np.uint64)
+    for name, values in columns.items():
+        if values.dtype.kind in "biuf":
+            flat = np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:])).view(np.uint8)
+        else:  # texts, or arrays of several lengths
+            each_short = (hashlib.blake2b(forward.words(each), digest_size=8).digest() for each in values)
+            flat = np.frombuffer(b"".join(each_short), np.uint8).reshape(-1, 8)
+        width, missing = flat.shape[1], -flat.shape[1] % 8
+        odd = io.numpy_stream(0, "digest", name).integers(2**63, size=-(-width // 8), dtype=np.uint64) * 2 + 1
+        step = max(1, 2**18 // max(1, width))  # rows that a processor holds at once
+        for first in range(0, len(flat), step):
+            words = np.pad(flat[first : first + step], ((0, 0), (0, missing))).view(np.uint64)
+            words ^= words >> np.uint64(31)  # else two changes of the highest bit, the sign, would cancel out
+            total[first : first + step] += np.einsum("ij,j->i", words, odd)
+    return total
 
 
 def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
@@ -195,8 +228,7 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
     every, found = every[order], found[order]
     if (every[1:] == every[:-1]).any():
         raise Problem("several samples have the same key, so scores cannot be told apart; take a key of each sample")
-    places = np.searchsorted(every, keys).clip(max=len(every) - 1)
-    absent = every[places] != keys
+    places, absent = find_keys(every, keys)
     if absent.any():
         raise Problem(
             f"{int(absent.sum()):,} of {len(keys):,} samples have no score, the first with key "
@@ -204,6 +236,14 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
         )
     wanted: NDArray[Any] = found[places]
     return wanted
+
+
+def find_keys(known: NDArray[Any], keys: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(b,) the places of keys among known ones, which are in order, and whether they are absent there."""
+    if not len(known):
+        return np.zeros(len(keys), np.int64), np.ones(len(keys), bool)
+    places = np.searchsorted(known, keys).clip(max=len(known) - 1)
+    return places, known[places] != keys
 
 
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
