@@ -33,9 +33,10 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    found = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    here = Path(__file__).parent  # workers import what they are sent from there
+    known = [str(here), str(here.parent / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
-        runtime_env={"env_vars": {"PYTHONPATH": found}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(known)}},
         num_cpus=2,
         include_dashboard=False,
         logging_level="ERROR",

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from debiaser import ScoreSampler, gradient_norms
 from debiaser.errors import Misuse, Problem
-from debiaser.learn.streams import KeyedScorer, made_by, read_scores, row_digests, score_keyed, score_stream
+from debiaser.learn.streams import (
+    KeyedScorer,
+    fingerprint,
+    made_by,
+    read_scores,
+    row_digests,
+    score_keyed,
+    score_stream,
+)
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not here: this test did not run")
 parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not here: this test did not run")
@@ -250,3 +258,37 @@ def test_digests_of_rows(kind: str) -> None:
     for change in (lambda x: -x, lambda x: x[..., ::-1]) if kind.startswith("float") else ():
         assert (row_digests({"x": change(values), "number": np.arange(40)}) != digests).all()
     assert (row_digests({"x": values, "number": np.arange(len(values))}) == digests).all()
+
+
+class Targets(Dataset):
+    """Samples behind an index, with all labels at hand; augmented where there is noise."""
+
+    def __init__(self, x: Tensor, y: Tensor, noise: float = 0) -> None:
+        self.x, self.targets, self.noise = x, y.tolist(), noise
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.x[row] + self.noise * torch.rand(6), self.targets[row]
+
+
+def test_fingerprints_of_datasets() -> None:
+    """Any row counts where all are at hand; else any label, and 256 samples; noise does not."""
+    x, y = torch.arange(6000.0).reshape(1000, 6), torch.arange(1000) % 3
+    one, label = x.clone(), y.clone()
+    one[501, 3] += 0.001
+    label[777] = (label[777] + 1) % 3
+    assert fingerprint(TensorDataset(x, y)) == fingerprint(TensorDataset(x.clone(), y.clone()))
+    assert fingerprint(Targets(x, y, 0.1)) == fingerprint(Targets(x + 1, y, 0.2))
+    others = [(x, label), (x.flip(0), y), (x[:-1], y[:-1]), (-x, y)]
+    assert len({fingerprint(TensorDataset(*each)) for each in [(x, y), (one, y), *others]}) == 6
+    assert len({fingerprint(TensorDataset(a.bfloat16(), b)) for a, b in [(x, y), *others]}) == 5
+    assert len({fingerprint(Targets(*each)) for each in [(x, y), *others]}) == 5
+    pairs = [[(a, int(b)) for a, b in zip(*each, strict=True)] for each in [(x, y), (x.flip(0), y)]]
+    assert fingerprint(pairs[0]) != fingerprint(pairs[1])
+    datasets = pytest.importorskip("datasets", reason="datasets is not here: this part did not run")
+    rows = [
+        datasets.Dataset.from_dict({"x": a.tolist(), "label": b.tolist()}) for a, b in [(x, y), (one, y), (x, label)]
+    ]
+    assert len({*map(fingerprint, rows), fingerprint(rows[0].select(range(1000)))}) == 3

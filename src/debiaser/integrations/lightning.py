@@ -11,10 +11,10 @@ from torch.utils.data import Sampler
 from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
 from debiaser.io import log
-from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
+from debiaser.learn.streams import fingerprint
 
 pl = shared.framework("lightning.pytorch", "lightning")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
@@ -111,6 +111,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self.comparison: Comparison | None = None
         self.biased_state: dict[str, Tensor] | None = None
         self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
+        self._scored: str | None = None  # the fingerprint of the dataset that they are of
         self.gce = GCELoss(alpha)
         self.sampler = PhasedSampler(shared.choose_held_out(len(dataset), held_out, seed), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
@@ -180,7 +181,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
                 found = shared.score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
-            self._found, self.sampler.scores = found, found["shares"]
+            self._found, self.sampler.scores, self._scored = found, found["shares"], fingerprint(self.dataset)
             self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
             if self.reset:
@@ -210,13 +211,14 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     def state_dict(self) -> dict[str, Any]:
         """Return the scores and their dataset, the sampling shares, and the biased model's predictions."""
         kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in shared.STATE}
-        return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
+        return {**kept, "dataset": self._scored}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            shared.check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
+            self._scored = state_dict.get("dataset")
+            shared.check_scores(scores, self.dataset, self._scored or "", "the checkpoint", remedy)
             # older ones have scores alone
             self._found = {name: state_dict[name] for name in shared.STATE if state_dict.get(name) is not None}
             self.sampler.scores = self._found.get("shares", scores)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from debiaser import io
 from debiaser.data.split import Batch
@@ -26,6 +26,7 @@ from debiaser.learn import forward
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.gradient_norms import check_reached, checked, choose, norms_of
 
+LOOKED_AT = 256  # samples that the fingerprint of a dataset looks at, where it does not look at all
 READ_AT_ONCE = 32  # batches that are read from a table
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 Columns = Mapping[str, NDArray[Any]]
@@ -179,6 +180,28 @@ def row_digests(columns: Columns) -> NDArray[np.uint64]:
             words ^= words >> np.uint64(31)  # else two changes of the highest bit, the sign, would cancel out
             total[first : first + step] += np.einsum("ij,j->i", words, odd)
     return total
+
+
+def fingerprint(dataset: Any) -> str:
+    """A name for a dataset: every row where they lie in memory, as of a TensorDataset, or in Arrow, as of Hugging Face.
+
+    Else its length, all labels where it keeps them as `targets` or `labels`, and samples at `LOOKED_AT` places; of
+    those that differ when read again, as augmented ones do, the label.
+    """
+    digest, many = hashlib.blake2b(str(len(dataset)).encode(), digest_size=10), len(dataset)
+    tables = arrow_batches(dataset, 2**12)
+    if type(dataset) is TensorDataset:
+        tables = iter([{str(place): forward.as_array(each) for place, each in enumerate(dataset.tensors)}])
+    for columns in tables or ():
+        digest.update(row_digests(columns).tobytes())
+    if tables is None:
+        kept = [getattr(dataset, name, None) for name in ("targets", "labels")]
+        for labels in (each for each in kept if hasattr(each, "__len__") and len(each) == many):
+            digest.update(forward.words(labels))
+        for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
+            first, again = forward.words(dataset[row]), forward.words(dataset[row])
+            digest.update(first if first == again else forward.words(forward.input_and_label(dataset[row])[1]))
+    return digest.hexdigest()
 
 
 def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
