@@ -147,12 +147,12 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
         def see(_: nn.Module, __: Any, loss: Tensor) -> None:
             if loss.requires_grad:
-                loss.register_hook(passed.append)
+                loss.register_hook(passed.append)  # type: ignore[no-untyped-call]
 
         def arrive(weight: Tensor) -> None:
             reached.append(weight)
             if len(reached) == 1:
-                torch.autograd.Variable._execution_engine.queue_callback(check)  # type: ignore[attr-defined]
+                torch.autograd.Variable._execution_engine.queue_callback(check)
 
         def check() -> None:
             self._watch.close()

@@ -195,7 +195,7 @@ def fingerprint(dataset: Any) -> str:
     for columns in tables or ():
         digest.update(row_digests(columns).tobytes())
     if tables is None:
-        kept = [getattr(dataset, name, None) for name in ("targets", "labels")]
+        kept: list[Any] = [getattr(dataset, name, None) for name in ("targets", "labels")]
         for labels in (each for each in kept if hasattr(each, "__len__") and len(each) == many):
             digest.update(forward.words(labels))
         for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
