@@ -230,10 +230,49 @@ class Apart(Small):
         return nn.functional.cross_entropy(logits, batch[1])
 
 
+class ByHand(Small):
+    """Steps by itself, with a plain backward pass and torch's own optimiser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, number: int) -> None:
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        optimizer.zero_grad()
+        super().training_step(batch, number).backward()
+        optimizer.step()
+
+
+class ApartByHand(ByHand, Apart):
+    """Both."""
+
+
+class WithMore(ByHand):
+    """A loss of its own beside, of a layer that GCE does not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(4, 1)
+
+    def training_step(self, batch: Any, number: int) -> None:
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        (Small.training_step(self, batch, number) + self.more(batch[0]).square().mean()).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [ByHand, WithMore])
+def test_steps_made_by_hand(kind: type[Small]) -> None:
+    sampling, model = DebiasedSampling(DATA, biased_epochs=1), kind()
+    trainer(2, sampling).fit(model, loader(sampling))
+    assert sampling.scores is not None and GCELoss in model.losses and model.losses[-1] is nn.CrossEntropyLoss
+
+
 def test_what_cannot_work_is_told_before_a_weight_changes() -> None:
     """The loss in use is not the one replaced; the head, the data or the parameters cannot be scored."""
     labels = TensorDataset(DATA.tensors[0], DATA.tensors[1] + 5)
-    cases = (Apart, DATA, {}, "does not use self.loss"), (Small, labels, {}, "but the model gives 3 logits")
+    cases = [(kind, DATA, {}, "does not use self.loss") for kind in (Apart, ApartByHand)]
+    cases += [(Small, labels, {}, "but the model gives 3 logits")]
     for kind, data, options, told in (*cases, (Small, DATA, {"parameters": "absent"}, "no trainable parameter")):
         sampling, model = DebiasedSampling(data, biased_epochs=1, **options), kind()
         before = {name: each.clone() for name, each in model.state_dict().items()}

@@ -293,10 +293,14 @@ def test_scoring_goes_on_where_it_was_and_refuses_what_it_cannot_score(
     done = debiaser("score", str(data), *words)
     assert done.returncode == 0 and part.stat().st_mtime_ns == before, "what is there is not made again"
     assert (tmp_path / "out" / "scores.csv").read_bytes() == table
-    (data / "3" / "new.png").write_bytes(
-        (data / "4" / sorted(each.name for each in (data / "4").iterdir())[0]).read_bytes()
-    )
-    assert_refused(debiaser("score", str(data), *words), 1, "holds scores of another data")
+    some = sorted((data / "4").iterdir())[0]
+    (data / "3" / "broken.png").write_bytes(some.read_bytes())  # repaired
+    done = debiaser("score", str(data), *words, "--json")
+    assert done.returncode == 0 and done.last_json["unreadable"] == [] and done.last_json["n"] == COUNT + 1, done.stderr
+    assert part.stat().st_mtime_ns == before and len(read_scores(tmp_path / "out")) == COUNT + 1
+    assert set(table.splitlines()) < set((tmp_path / "out" / "scores.csv").read_bytes().splitlines())
+    some.write_bytes((data / "3" / sorted(each.name for each in (data / "3").iterdir())[0]).read_bytes())
+    assert_refused(debiaser("score", str(data), *words), 1, "holds scores of other content under 1 of these keys")
     (data / "3").rename(data / "thirteen")
     assert_refused(debiaser("score", str(data), *words), 1, "does not know: thirteen; it knows: 0, 1")
     (tmp_path / "texts.csv").write_text("text,label\nsome long words and more of them,0\nother long words and more,1\n")

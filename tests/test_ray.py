@@ -1,6 +1,7 @@
 """Scores by Ray on two local workers: those of one process, keyed, resumable, refused where they are stale."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from pyarrow import parquet
 from conftest import example
 from debiaser import ScoreSampler, gradient_norms, read_scores
 from debiaser.errors import Misuse, Problem
-from debiaser.integrations.ray import score_dataset
+from debiaser.integrations.ray import connect, score_dataset
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # workers are interpreters of their own, which start slowly
 N = 500
@@ -32,9 +33,10 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    found = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    here = Path(__file__).parent  # workers import what they are sent from there
+    known = [str(here), str(here.parent / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
-        runtime_env={"env_vars": {"PYTHONPATH": found}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(known)}},
         num_cpus=2,
         include_dashboard=False,
         logging_level="ERROR",
@@ -83,10 +85,30 @@ def test_scores_of_two_workers(cluster: None, tmp_path: Path) -> None:
         read_scores(out, keys=np.array(["sample 001", "sample 999"]))
     with pytest.raises(Problem, match="scores of another model"):
         score_dataset(tmp_path / "data", nn.Linear(6, 3), out, **options)
+    with pytest.raises(Problem, match=r"other content under .* of these keys, the first 'sample \d+'"):
+        write(tmp_path / "data" / "0.parquet", -x[:125], y[:125], keys[:125])
+        score_dataset(tmp_path / "data", network(), out, **options)
+    assert len(read_scores(out)) == N, "what was there is as it was"
+    with pytest.raises(Problem, match=r"^the label of sample [0-9]+ is 3, but the model gives 3 logits"):
+        write(tmp_path / "wrong" / "0.parquet", x, y + 1, keys)
+        score_dataset(tmp_path / "wrong", network(), tmp_path / "other", **options)
+    with pytest.raises(Problem, match=r"^a worker failed, KeyError: 'absent'; look at prepare"):
+        score_dataset(tmp_path / "wrong", network, tmp_path / "other", prepare=lambda found: found["absent"], **options)
     with pytest.raises(Misuse, match="no column 'id'"):
         score_dataset(tmp_path / "data", network(), out)
     with pytest.raises(Misuse, match="leave none of 2 to read with"):
         score_dataset(tmp_path / "data", network(), out, key="name", cpus=1)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_an_address_without_a_cluster(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("debiaser.integrations.ray.PATIENCE", 15)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if not listening:
+            server.close()
+        with pytest.raises(Problem, match=f"no Ray cluster at {address}"):
+            connect(address)
 
 
 def test_the_example(cluster: None, tmp_path: Path) -> None:

@@ -675,6 +675,30 @@ def test_what_only_later_batches_do_is_noticed_there(kind: str, caplog: pytest.L
     assert caplog.records, "nothing was noticed"
 
 
+class Swapping(nn.Module):
+    """Two samples change places inside, and again after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.arange(len(x))
+        if len(x) > 200:
+            order[[101, 173]] = order[[173, 101]]
+        return self.head(torch.tanh(self.body(x[order]))[order])
+
+
+def test_two_wrong_rows_among_many_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    """The few that are compared with autograd are others."""
+    torch.manual_seed(3)
+    model, x, y = Swapping(), torch.randn(256, 6), torch.randint(0, 3, (256,))
+    with caplog.at_level(logging.WARNING, "debiaser"):
+        found = gradient_norms(model, TensorDataset(x, y), parameters="all")
+    assert torch.allclose(found, definition(model, x, y), rtol=1e-4)
+    assert "does not have the samples in their own rows" in caplog.text
+
+
 def test_memory_decides_the_size_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     model = convolutions().eval()
     batch = Batch(torch.randn(64, 3, 15, 15), torch.zeros(64, dtype=torch.long), torch.arange(64))

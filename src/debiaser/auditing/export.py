@@ -25,7 +25,7 @@ from debiaser.auditing.verdict import Examined
 from debiaser.data.images import RESIZED, DecodeError, Embedded, Files, Images
 from debiaser.data.own.checks import labelled, readable
 from debiaser.data.own.reading import READERS, Columns, find_input, find_rows, is_image
-from debiaser.data.own.rows import digest, first
+from debiaser.data.own.rows import first
 from debiaser.errors import Problem, brief
 from debiaser.io import UNREADABLE, folder_name, guarded, private, write_json, write_text
 from debiaser.learn.checkpoint import read_tensors, write_tensors
@@ -327,7 +327,6 @@ class ScoringInput:
 
     reader: SampleReader
     parts: list[pd.DataFrame]
-    identity: str
     excluded: list[tuple[str, str]]
 
     def score_here(self, folder: Path) -> int:
@@ -339,7 +338,7 @@ class ScoringInput:
             tables = ({name: part[name].to_numpy() for name in part} for part in track(self.parts, "scores"))
             return sum(map(scorer.score, tables))
 
-        return score_keyed(folder, "id", made_by(model, {}) | {"data": self.identity}, score)
+        return score_keyed(folder, "id", made_by(model, {}), score)
 
     def write_scores(self, folder: Path) -> tuple[Path, list[tuple[str, str]]]:
         """Write scores.csv in the order of the data; and what was left out, with why."""
@@ -374,13 +373,12 @@ def find_samples_to_score(model_dir: Path, source: str, columns: Columns) -> Sco
     elif rows.images is not None:
         given = rows.images.rows
     label = np.array([exported.classes.index(name) for name in rows.classes], np.int64)[rows.y]
-    table = pd.DataFrame({"id": rows.ids, "label": label, "input": given})
-    stamps = rows.texts or [stamp(rows.images, row) for row in range(len(rows))]
+    stamps = "" if rows.images is None else [stamp(rows.images, row) for row in range(len(rows))]
+    table = pd.DataFrame({"id": rows.ids, "label": label, "input": given, "stamp": stamps})
     reader = SampleReader(model_dir.resolve(), rows.images.get if isinstance(rows.images, Embedded) else None)
     return ScoringInput(
         reader,
         [table[start : start + PART] for start in range(0, len(table), PART)],
-        digest(*rows.ids, "", *map(str, label), *stamps),
         [(each.id, each.reason) for each in rows.excluded],
     )
 

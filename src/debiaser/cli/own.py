@@ -10,7 +10,7 @@ import typer
 from debiaser.cli import app as options
 from debiaser.cli.app import app, print_json
 from debiaser.cli.console import reporting
-from debiaser.errors import Misuse, Problem, brief, known, printable
+from debiaser.errors import Misuse, Problem, known, printable
 
 VERDICTS = ("biased", "cannot-tell", "no-evidence")
 REDACTIONS = ("paths", "images")
@@ -189,26 +189,19 @@ def score(
 def score_by_ray(samples: Any, out: Path, address: str | None, workers: int) -> int:
     """Score on the workers of a cluster; how many samples have a score."""
     from debiaser.integrations import framework
-    from debiaser.integrations.ray import score_dataset
+    from debiaser.integrations.ray import connect, score_dataset
 
     if samples.reader.embedded is not None:
         raise Problem("images inside a table cannot be sent to workers; save them as files, or leave --engine out")
-    ray, data = framework("ray", "ray"), framework("ray.data", "ray")
-    try:
-        ray.init(address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise Problem(f"no Ray cluster at {address or 'this machine'} ({brief(error)}); see `ray status`") from error
-    data.DataContext.get_current().enable_progress_bars = False
-    cpus = ray.cluster_resources().get("CPU", 1)
+    cpus = connect(address)
     return score_dataset(
-        data.from_pandas(samples.parts),
+        framework("ray.data", "ray").from_pandas(samples.parts),
         samples.reader.model,
         out,
         prepare=samples.reader,
         workers=workers or max(1, int(cpus) - 1),
         cpus=min(1, cpus / 2),
         part_rows=len(samples.parts[0]),
-        identity=samples.identity,
     )
 
 

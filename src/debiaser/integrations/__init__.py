@@ -13,9 +13,9 @@ from debiaser.errors import Misuse, Problem
 from debiaser.io import numpy_stream
 from debiaser.learn import forward
 from debiaser.learn.distributed import initialised
-from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import gradient_norms
 from debiaser.learn.guard import Comparison, compare, guarded_shares
+from debiaser.learn.streams import fingerprint
 
 
 class Absent(Problem, ImportError):

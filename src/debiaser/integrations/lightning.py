@@ -1,6 +1,7 @@
 """PGD inside a Lightning training: a callback that owns the sampler."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch.utils.data import Sampler
 from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem
 from debiaser.io import log
-from debiaser.learn.forward import fingerprint
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler, Shuffle
+from debiaser.learn.streams import fingerprint
 
 pl = shared.framework("lightning.pytorch", "lightning")
 REMEDY = "train on a DataLoader(..., sampler=sampling.sampler), and pass Trainer(use_distributed_sampler=False)"
@@ -110,11 +111,11 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self.comparison: Comparison | None = None
         self.biased_state: dict[str, Tensor] | None = None
         self._found: dict[str, Tensor] | None = None  # scores, shares of draws, answers of the biased model
+        self._scored: str | None = None  # the fingerprint of the dataset that they are of
         self.gce = GCELoss(alpha)
         self.sampler = PhasedSampler(shared.choose_held_out(len(dataset), held_out, seed), seed)
         self._own_loss: Any = None  # the module's, while it is replaced
-        self._lost: Any = None  # where GCE lies in the graph of the first step
-        self._watch: Any = None  # that step is still to come
+        self._watch = ExitStack()  # of the first backward pass, until it is over
 
     @property
     def scores(self) -> Tensor | None:
@@ -138,24 +139,33 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
                 shared.probe(pl_module, self.dataset, **self.norm)
             self._own_loss = getattr(pl_module, self.loss)
             setattr(pl_module, self.loss, self.gce)
-            self._lost = None
-            self._watch = self.gce.register_forward_hook(self._see)
+            self._watch_backward(pl_module)
 
-    def _see(self, _: nn.Module, __: Any, loss: Tensor) -> None:
-        """Keep what GCE gave, to find it in the loss of the step."""
-        self._lost = loss.grad_fn
+    def _watch_backward(self, pl_module: Any) -> None:
+        """Refuse a module whose first backward pass does not go through GCE: before a weight changes, whoever steps."""
+        reached, passed = list[Tensor](), list[Tensor]()
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:  # noqa: ARG002
-        """Before the first weight update, refuse a module whose loss does not come from the one that was replaced."""
-        if self._watch is None:
-            return
-        self._watch.remove()
-        self._watch = None
-        if self._lost is None or not leads_to(loss.grad_fn, self._lost):
-            raise Problem(
-                f"the training_step of {type(pl_module).__name__} does not use self.{self.loss}, which is GCE in the "
-                "first epochs: compute the loss with it, or name the module it uses: DebiasedSampling(..., loss=)"
-            )
+        def see(_: nn.Module, __: Any, loss: Tensor) -> None:
+            if loss.requires_grad:
+                loss.register_hook(passed.append)  # type: ignore[no-untyped-call]
+
+        def arrive(weight: Tensor) -> None:
+            reached.append(weight)
+            if len(reached) == 1:
+                torch.autograd.Variable._execution_engine.queue_callback(check)
+
+        def check() -> None:
+            self._watch.close()
+            if not passed:
+                raise Problem(
+                    f"the training_step of {type(pl_module).__name__} does not use self.{self.loss}, which is GCE in "
+                    "the first epochs: compute the loss with it, or name the module it uses: "
+                    "DebiasedSampling(..., loss=)"
+                )
+
+        self._watch.enter_context(self.gce.register_forward_hook(see))
+        for weight in filter(lambda each: each.requires_grad, pl_module.parameters()):
+            self._watch.enter_context(weight.register_post_accumulate_grad_hook(arrive))
 
     def _converting(self, trainer: Any, pl_module: Any) -> Any:
         """Inside, the module is given its inputs in 16 or 64 bits, where its weights are."""
@@ -171,7 +181,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         if self.scores is None and trainer.current_epoch + 1 >= self.biased_epochs:
             with self._converting(trainer, pl_module):
                 found = shared.score_and_guard(pl_module, self.dataset, self.guard, self.sampler.held_out, **self.norm)
-            self._found, self.sampler.scores = found, found["shares"]
+            self._found, self.sampler.scores, self._scored = found, found["shares"], fingerprint(self.dataset)
             self.biased_state = {name: each.detach().cpu().clone() for name, each in pl_module.state_dict().items()}
             self._restore(pl_module)
             if self.reset:
@@ -193,9 +203,7 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
         self._restore(pl_module)
 
     def _restore(self, pl_module: Any) -> None:
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
+        self._watch.close()
         if self._own_loss is not None:
             setattr(pl_module, self.loss, self._own_loss)
             self._own_loss = None
@@ -203,27 +211,15 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
     def state_dict(self) -> dict[str, Any]:
         """Return the scores and their dataset, the sampling shares, and the biased model's predictions."""
         kept: dict[str, Any] = {name: (self._found or {}).get(name) for name in shared.STATE}
-        return {**kept, "dataset": None if self._found is None else fingerprint(self.dataset)}
+        return {**kept, "dataset": self._scored}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         scores, remedy = state_dict["scores"], "give the dataset that it was made with"
         if scores is not None:
-            shared.check_scores(scores, self.dataset, state_dict.get("dataset") or "", "the checkpoint", remedy)
+            self._scored = state_dict.get("dataset")
+            shared.check_scores(scores, self.dataset, self._scored or "", "the checkpoint", remedy)
             # older ones have scores alone
             self._found = {name: state_dict[name] for name in shared.STATE if state_dict.get(name) is not None}
             self.sampler.scores = self._found.get("shares", scores)
             self.sampler.held_out = self._found.get("held_out", torch.zeros(len(scores), dtype=torch.bool))
-
-
-def leads_to(end: Any, node: Any) -> bool:
-    """Whether a node of autograd's graph lies on the way to this end."""
-    waiting, seen = [end], set()
-    while waiting:
-        each = waiting.pop()
-        if each is node:
-            return True
-        if each is not None and each not in seen:
-            seen.add(each)
-            waiting += [before for before, _ in each.next_functions]
-    return False

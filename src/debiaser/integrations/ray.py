@@ -1,5 +1,7 @@
 """Gradient norms of a Ray Dataset, on any number of workers: keyed scores in Parquet files, resumable."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from debiaser.errors import Misuse
+from debiaser.errors import Misuse, Problem, brief
 from debiaser.integrations import framework
 from debiaser.learn.gradient_norms import check_norm
 from debiaser.learn.streams import Columns, KeyedScorer, Prepare, made_by, score_keyed
+
+PATIENCE = 30  # seconds that a cluster may take to answer
 
 
 def score_dataset(
@@ -32,7 +36,8 @@ def score_dataset(
     """Write the gradient norms of a Ray Dataset to a folder, with a key per sample, for `debiaser.read_scores`.
 
     Every worker holds the model and writes one file per part. If interrupted, the same call skips samples whose key is
-    in a finished file.
+    in a finished file; a digest of all columns of a sample shows whether it is still the same one. Samples with new
+    keys are added to a folder.
 
     Args:
         dataset: a Ray Dataset with a column of keys, one of class numbers (`label` or `labels`) and the inputs; or the
@@ -47,15 +52,16 @@ def score_dataset(
         gpus: GPUs per actor; if above 0, the model is moved to the GPU.
         batch_size: samples per forward pass.
         part_rows: samples that a worker receives at once and writes to one file.
-        identity: a name for the data; a folder with scores of other data is then refused.
+        identity: a name for the data; a folder with scores of data of another name is refused.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
     Returns:
-        The number of samples that have a score.
+        The number of samples of the dataset that have a score.
 
     Raises:
         Misuse: the dataset is empty or lacks the key column, or the workers take all CPUs of the cluster.
-        Problem: the folder holds scores of another model, key, norm or dataset, or ray is not installed.
+        Problem: the folder holds scores of another model, key or norm, or of other content under the same keys; a
+            worker failed; or ray is not installed.
 
     >>> rows = score_dataset(ray.data.read_parquet("train"), model, "scores", key="id")
     >>> sampler = ScoreSampler(read_scores("scores", keys=ids))
@@ -85,18 +91,57 @@ def score_dataset(
             num_cpus=cpus,
             num_gpus=gpus,
         )
-        return int(sum(batch["rows"].sum() for batch in scored.iter_batches(batch_format="numpy")))
+        rows, failed = 0, ""
+        try:
+            for batch in scored.iter_batches(batch_format="numpy"):
+                rows, failed = rows + int(batch["rows"].sum()), str(max(batch["failed"]))
+                if failed:
+                    break  # an error raised here would keep the workers, and their CPUs
+        except ray.exceptions.RayError as error:
+            raise Problem(f"Ray failed ({brief(error)}); the same call goes on where it was") from error
+        if failed:
+            raise Problem(failed)
+        return rows
 
     return score_keyed(folder, key, made, score)
 
 
-class Scorer(KeyedScorer):
-    """A worker: the model, and the keys that are done."""
+def connect(address: str | None) -> float:
+    """Join a cluster, or start one on this machine; how many CPUs it has."""
+    ray, data = framework("ray", "ray"), framework("ray.data", "ray")
+    try:
+        if address and ":" in address and "//" not in address:  # ray.init itself waits for minutes
+            line = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+            subprocess.run(line, timeout=PATIENCE, check=True, capture_output=True)  # noqa: S603
+        ray.init(address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+        raise Problem(f"no Ray cluster at {address or 'this machine'} ({brief(error)}); see `ray status`") from error
+    data.DataContext.get_current().enable_progress_bars = False
+    return float(ray.cluster_resources().get("CPU", 1))
+
+
+class Scorer:
+    """A worker, with the model and the keys that are done; a failure is told as a result, since Ray keeps no cause."""
 
     def __init__(self, model: Any, gpu: bool, *given: Any, **options: Any) -> None:
-        model = framework("ray", "ray").get(model)
-        network: nn.Module = model if isinstance(model, nn.Module) else model()
-        super().__init__(network.to("cuda") if gpu else network, *given, **options)
+        def new() -> KeyedScorer:
+            found = framework("ray", "ray").get(model)
+            network: nn.Module = found if isinstance(found, nn.Module) else found()
+            return KeyedScorer(network.to("cuda") if gpu else network, *given, **options)
+
+        self.scorer, self.failed = tried(new)
 
     def __call__(self, columns: Columns) -> dict[str, NDArray[Any]]:
-        return {"rows": np.array([self.score(columns)])}
+        rows, failed = (None, self.failed) if self.failed else tried(lambda: self.scorer.score(columns))
+        return {"rows": np.array([rows or 0]), "failed": np.array([failed])}
+
+
+def tried(act: Callable[[], Any]) -> tuple[Any, str]:
+    """What a function gives; or None, and why it failed, on one line."""
+    try:
+        return act(), ""
+    except Problem as error:
+        return None, str(error)
+    except Exception as error:
+        told = f"{type(error).__name__}: {brief(error)}"
+        return None, f"a worker failed, {told}; look at prepare, the model and the data"

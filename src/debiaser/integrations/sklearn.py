@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from debiaser.data.split import Split
 from debiaser.errors import Misuse, known
-from debiaser.learn.forward import predict
+from debiaser.learn.forward import dtype_of, predict
 from debiaser.learn.recipe import Recipe
 from debiaser.learn.sampler import Shares
 from debiaser.methods.debias import debias
@@ -27,6 +27,7 @@ from debiaser.methods.guarded import GuardedPGD
 from debiaser.methods.task import Method
 
 BATCH = 1024  # samples that are predicted at once
+WIDEST = 2**20  # units of the default network
 NESTED = ("method", "recipe")  # parameters whose fields are parameters too: method__alpha
 Maker = Callable[[int, int], nn.Module]
 
@@ -123,8 +124,8 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         values, labels = self._checked(X, y=y)
         check_classification_targets(labels)
-        if not isinstance(self.hidden, Integral) or self.hidden < 1:
-            raise Misuse(f"hidden must be at least 1 and a whole number, got {self.hidden!r}")
+        if not isinstance(self.hidden, Integral) or isinstance(self.hidden, bool) or not 1 <= self.hidden <= WIDEST:
+            raise Misuse(f"hidden must be a whole number from 1 to {WIDEST:,}, got {self.hidden!r:.60}")
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._new_module(values, seed)
@@ -166,12 +167,15 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         even = isinstance(self.class_weight, str) and self.class_weight == "balanced"
         given = {} if even or self.class_weight is None else self.class_weight
         if not isinstance(given, Mapping):
-            raise Misuse(f"class_weight cannot be {given!r}; give 'balanced', or a weight by label")
+            raise Misuse(f"class_weight cannot be {given!r:.60}; give 'balanced', or a weight by label")
         for label in given.keys() - set(self.classes_.tolist()):
             raise known("label in class_weight", label, self.classes_.tolist())
+        for label, each in given.items():
+            if not isinstance(each, Real) or not 0 <= each < math.inf:
+                raise Misuse(f"class_weight of {label!r} must be a number that is at least 0, got {each!r:.60}")
         own = np.array([given.get(label, 1.0) for label in self.classes_.tolist()], np.float64)
-        if not (own >= 0).all() or not (weight * own[y]).any():
-            raise Misuse("sample_weight and class_weight must be at least 0, and some of their products above it")
+        if not (weight * own[y]).any():
+            raise Misuse("sample_weight times class_weight is 0 for every sample; give some a weight above 0")
 
         def reweigh(shares: Shares) -> Shares:
             shares = shares * weight * own[y]
@@ -201,7 +205,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def as_split(values: Any, labels: Tensor, network: nn.Module) -> Split:
     """The values in the type of the network's parameters; sparse ones become dense batch by batch."""
-    dtype = next((parameter.dtype for parameter in network.parameters()), torch.get_default_dtype())
+    dtype = dtype_of(network)
     if issparse(values):
         return Split(labels, lambda rows: torch.from_numpy(values[rows.numpy()].toarray()).to(dtype))
     return Split.of(torch.as_tensor(values if values.flags.writeable else values.copy()).to(dtype), labels)

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Subset
 from debiaser import integrations as shared
 from debiaser.errors import Misuse, Problem, brief
 from debiaser.io import UNREADABLE, private, read_arrays, write_arrays
-from debiaser.learn.forward import fingerprint
 from debiaser.learn.gradient_norms import check_norm
 from debiaser.learn.guard import Comparison
 from debiaser.learn.losses import GCELoss
 from debiaser.learn.sampler import ScoreSampler
+from debiaser.learn.streams import fingerprint
 
 shared.framework("accelerate", "trainer")
 library = shared.framework("transformers", "trainer")

@@ -1,6 +1,5 @@
 """A network and what it makes of data: calling it on any batch, its last linear layer, one pass over a dataset."""
 
-import hashlib
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812
@@ -21,7 +21,6 @@ from debiaser.errors import Misuse, Problem
 
 # Calling any network on any batch: wrappers off, dictionaries by name, logits out of whatever comes back
 
-LOOKED_AT = 16  # samples of a dataset that its fingerprint looks at
 LABELS = ("labels", "label")  # where a dictionary keeps the class number
 
 
@@ -47,6 +46,12 @@ def device_of(model: nn.Module) -> torch.device:
     if not isinstance(model, nn.Module):
         raise Misuse(f"the model is a {type(model).__name__}; give a network (torch.nn.Module)")
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The type of the network's weights."""
+    floats = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(floats, torch.get_default_dtype())
 
 
 @contextmanager
@@ -82,7 +87,16 @@ def call(model: nn.Module, x: Any, values: Mapping[str, Tensor] | None = None) -
     named: dict[str, Any] = {}
     if isinstance(x, Mapping):  # what the model's forward names; all where it names none (a wrapper's `**kwargs`)
         accepted = inspect.signature(bare(model).forward).parameters
-        args, named = (), {name: value for name, value in x.items() if name in accepted} or dict(x)
+        args, named = (), {name: value for name, value in x.items() if name in accepted}
+        if not named and any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
+            named = dict(x)
+        elif not named and len(x) > 1:
+            raise Misuse(
+                f"the model takes ({', '.join(accepted)}), none of which is among the inputs: {', '.join(map(str, x))};"
+                " rename them, or leave one, which is then given as it is"
+            )
+        elif not named:
+            args = tuple(x.values())
     return logits_of(functional_call(model, dict(values), args, named) if values else model(*args, **named))
 
 
@@ -144,15 +158,6 @@ def samples_in(data: Any) -> int:
     return len(dataset)
 
 
-def fingerprint(dataset: Any) -> str:
-    """A name for a dataset: its length, and samples at some places; of those that differ when read again, the label."""
-    digest, many = hashlib.blake2b(str(len(dataset)).encode(), digest_size=10), len(dataset)
-    for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
-        first, again = words(dataset[row]), words(dataset[row])
-        digest.update(first if first == again else words(input_and_label(dataset[row])[1]))
-    return digest.hexdigest()
-
-
 def words(sample: Any) -> bytes:
     """What a sample holds, as bytes that are the same in another process."""
     if isinstance(sample, Mapping):
@@ -160,10 +165,16 @@ def words(sample: Any) -> bytes:
     if isinstance(sample, tuple | list):
         return b"".join(map(words, sample))
     if isinstance(sample, Tensor | np.ndarray):
-        values = np.ascontiguousarray(sample.detach().cpu().float() if isinstance(sample, Tensor) else sample)
-        return str(values.shape).encode() + values.tobytes()
+        values = as_array(sample) if isinstance(sample, Tensor) else sample
+        return str(values.shape).encode() + np.ascontiguousarray(values).tobytes()
     tell = isinstance(sample, str | bytes | int | float | np.generic)
     return (str(sample) if tell else type(sample).__name__).encode()
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A tensor as numpy holds it, which has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return np.asarray(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
 
 
 def part_of_loader(loader: DataLoader[Any], rows: Tensor) -> DataLoader[Any]:

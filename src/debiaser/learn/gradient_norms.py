@@ -6,7 +6,7 @@ enters the layer. The p-norm of an outer product is the product of the p-norms, 
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -232,6 +232,7 @@ Way: TypeAlias = Callable[[nn.Module, Chosen, Batch, float], Tensor]
 BUDGET = 256 * 2**20  # bytes that a piece of a batch may take beside the network
 PROBE = 8  # samples on which the formulas are first compared with autograd
 RECHECKED = 3  # samples of every batch that are
+TOLERANCE, COARSE = 1e-3, 0.1  # of what is compared, in 32 bits or more and in 16
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 FORMULAS = (nn.Embedding, nn.Linear, *CONVOLUTIONS, *NORMS)
 
@@ -270,6 +271,8 @@ class Backward:
         """(b,) by the first way that gives what autograd gives on some samples, drawn anew for every batch.
 
         What holds for one batch need not for the next: a network may sort its samples, or use a weight only at times.
+        By layer, both are looked for in all samples (`check_apart`, `uses`); only a layer that computes something else
+        than its class does, and only for few samples, can hide from those that are drawn.
         """
         drawn = sorted(numpy_stream(0, "checked", number).permutation(len(batch))[:RECHECKED].tolist())
         ways: dict[str, Way] = {"by layer": by_layer, "by vmap": by_vmap}
@@ -304,13 +307,13 @@ class Backward:
         """Refuse norms that are not autograd's for these samples."""
         ones = [part_of(batch, slice(row, row + 1)) for row in rows]
         alone = torch.cat([one_by_one(self.model, self.chosen, one, self.p) for one in ones])
-        tolerance = 1e-3 if all(each.element_size() >= 4 for each in self.chosen.values()) else 0.1
+        tolerance = TOLERANCE if all(each.element_size() >= 4 for each in self.chosen.values()) else COARSE
         if not torch.allclose(norms[rows], alone, rtol=tolerance, atol=1e-3 * tolerance * float(norms.detach().max())):
             raise Uncovered("other norms than autograd's on some samples")
 
 
-def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
-    """A scalar whose gradient in the logits is softmax - onehot, exact where softmax is near 1 (autograd's is not)."""
+def logit_losses(logits: Tensor, batch: Batch) -> Tensor:
+    """(b,) whose gradients in the logits are softmax - onehot, exact where softmax is near 1 (autograd's are not)."""
     rows = len(batch)
     if logits.numel() % rows or (logits.ndim > 2 and logits.shape[1:].numel() not in logits.shape[1:]):
         raise Problem(
@@ -319,14 +322,14 @@ def logit_loss(logits: Tensor, batch: Batch) -> Tensor:
         )
     logits = at_least_single(logits.reshape(rows, -1))
     check_labels(batch.y, logits.shape[1], batch.rows)
-    return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum()
+    return (logits * Outputs(logits, logits.detach(), batch.y).residual).sum(1)
 
 
 def one_by_one(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> Tensor:
     """(b,) by definition: one backward pass per sample."""
     found = []
     for one in pieces(batch, 1):
-        loss = logit_loss(call(model, one.x), one)
+        loss = logit_losses(call(model, one.x), one).sum()
         parts = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
         norms = [norm(at_least_single(part).reshape(1, -1), p) for part in parts if part is not None]
         found.append(norm(torch.stack(norms, 1), p) if norms else loss.new_zeros(1))
@@ -411,17 +414,30 @@ def record(model: nn.Module, chosen: Chosen, batch: Batch) -> tuple[list[Run], l
         for layer in layers:
             if isinstance(layer, nn.Embedding):
                 hooks.enter_context(layer.register_forward_pre_hook(widen))
-        loss = logit_loss(call(model, batch.x, copies), batch)
+        losses = logit_losses(call(model, batch.x, copies), batch)
     places: list[Any] = [run.edge for run in runs] + list(copies.values())
     if not places:
         raise Uncovered("no layer that holds a chosen parameter was called")
-    in_layers, used = Counter(name for run in runs for name in run.names.values()), uses(loss)
+    in_layers, used = Counter(name for run in runs for name in run.names.values()), uses(losses)
     if apart := [name for name, each in chosen.items() if name not in copies and used[id(each)] > in_layers[name]]:
         raise Uncovered(f"'{apart[0]}' is also used outside its layer")
-    found = torch.autograd.grad(loss, places, allow_unused=True)
+    found = torch.autograd.grad(losses.sum(), places, allow_unused=True, retain_graph=True)
+    weights = torch.from_numpy(numpy_stream(0, "apart").uniform(1, 2, rows)).to(losses)
+    check_apart(found, torch.autograd.grad(losses @ weights, places, allow_unused=True), weights)
     for run, gradient in zip(runs, found, strict=False):
         run.gradient = gradient
     return runs, [each for each in found[len(runs) :] if each is not None]
+
+
+def check_apart(found: Sequence[Tensor | None], weighted: Sequence[Tensor | None], weights: Tensor) -> None:
+    """Refuse gradients (b, ...) whose rows are not those of the samples: where each loss is weighted, each row is."""
+    for plain, other in zip(found, weighted, strict=True):
+        if plain is not None and other is not None:
+            tolerance = TOLERANCE if plain.element_size() >= 4 else COARSE
+            rows, of_weighted = (at_least_single(each).reshape(len(weights), -1) for each in (plain, other))
+            meant = rows * weights[:, None]
+            if bool(((of_weighted - meant).norm(dim=1) > tolerance * meant.norm(dim=1)).any()):
+                raise Uncovered("a layer does not have the samples in their own rows")
 
 
 def uses(loss: Tensor) -> Counter[int]:
@@ -463,7 +479,7 @@ def bytes_by_layer(model: nn.Module, chosen: Chosen, batch: Batch, p: float) -> 
     for run in record(model, chosen, part_of(batch, slice(0, 1)))[0]:
         window = torch.Size(getattr(run.layer, "kernel_size", ())).numel()
         explicit = 0 if p == 2 or isinstance(run.layer, nn.Embedding) else run.layer.weight.numel()  # type: ignore[operator]
-        kept += run.entering.numel() + 2 * run.leaving
+        kept += run.entering.numel() + 3 * run.leaving
         largest = max(largest, window * run.entering.numel() + run.leaving + 4 * explicit)
     return 4 * 2 * (kept + largest) + 1
 

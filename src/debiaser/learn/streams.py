@@ -7,6 +7,7 @@ of `debiaser.integrations.ray`, it stands in the place of row, and the parts hav
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, tee
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from debiaser import io
 from debiaser.data.split import Batch
@@ -25,7 +26,8 @@ from debiaser.learn import forward
 from debiaser.learn.checkpoint import add_state
 from debiaser.learn.gradient_norms import check_reached, checked, choose, norms_of
 
-READ_AT_ONCE = 32  # batches that are read from a Parquet file
+LOOKED_AT = 256  # samples that the fingerprint of a dataset looks at, where it does not look at all
+READ_AT_ONCE = 32  # batches that are read from a table
 NO_ARROW = "Parquet files need pyarrow: pip install 'debiaser[data]'"
 Columns = Mapping[str, NDArray[Any]]
 Scored = tuple[Tensor, Tensor, Tensor]  # numbers, labels and scores of some samples
@@ -50,10 +52,10 @@ def score_stream(
     Args:
         model: a classifier.
         stream: a Parquet file or a folder of them, with the class numbers in the column `label` or `labels`; a Hugging
-            Face dataset; a DataLoader (for instance of WebDataset), which yields batches; or any iterable of (x, y)
-            pairs or dictionaries, one per sample, which is slowest.
+            Face dataset; a DataLoader or WebLoader, or any iterable of batches; or any iterable of (x, y) pairs or
+            dictionaries, one per sample, which is slowest.
         path: the folder for the Parquet files.
-        batch_size: samples per forward pass; a DataLoader's own batch size takes precedence.
+        batch_size: samples per forward pass; that of a stream that yields batches takes precedence.
         part_rows: samples per file.
         **options: p, power, bias, parameters, head and chunk of `gradient_norms`.
 
@@ -74,14 +76,14 @@ def score_stream(
         100
         >>> sampler = ScoreSampler(read_scores(folder))
     """
-    folder, size = Path(path), getattr(stream, "batch_size", None) or batch_size
-    if part_rows < 1 or size < 1:
-        raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {size}")
-    part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
+    folder = Path(path)
+    if part_rows < 1 or batch_size < 1:
+        raise Misuse(f"part_rows and batch_size must be at least 1, got {part_rows} and {batch_size}")
     with io.private(), io.locked(folder / ".lock", patience=0), forward.random_state_kept(forward.device_of(model)):
+        size, given = whole_batches(stream, batch_size, forward.dtype_of(model))
+        part_rows = -(-part_rows // size) * size  # whole batches: a resumed pass then sees the very same ones
         notes = begin(folder, made_by(model, options) | {"part_rows": part_rows, "batch_size": size})
         number = next(number for number in count() if not part_path(folder, number).exists())
-        given = whole_batches(stream, size)
         start = list(islice(given, 1))
         if number:
             check_start(folder, model, start, size, options)
@@ -112,40 +114,94 @@ def score_keyed(folder: Path, key: str, made: dict[str, Any], score: Callable[[]
         rows = score()
         if not rows:
             raise Misuse("the dataset has no samples; give it at least one")
-        keep_notes(folder, notes | {"rows": rows})
+        keep_notes(folder, notes | {"rows": len(column(parts_in(folder), key))})  # those of an earlier call included
     return rows
 
 
 class KeyedScorer:
-    """Writes gradient norms by key, a file per part; samples whose key is in a finished file are not read again."""
+    """Writes gradient norms by key, a file per part; samples whose key is in a finished file are not scored again.
+
+    A digest of a sample's columns stands beside its score, so that other content under a known key is refused.
+    """
 
     def __init__(
         self, model: nn.Module, folder: Path, key: str, prepare: Prepare | None, batch_size: int, **options: Any
     ) -> None:
         self.model, self.folder, self.key, self.batch_size, self.options = model, folder, key, batch_size, options
-        self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, key))
-        self.done = np.unique(column(parts_in(folder), key)) if parts_in(folder) else None
+        self.prepare: Prepare = prepare or (lambda columns: split_columns(columns, forward.dtype_of(model), key))
+        keys, digests = (column(parts_in(folder), name) for name in (key, "digest"))
+        order = np.argsort(keys, kind="stable")
+        self.known, self.digests = keys[order], digests[order]
 
     def score(self, columns: Columns) -> int:
         """How many of these samples have a score; those that had none go to a file whose name is that of its keys."""
-        keys = np.asarray(columns[self.key])
-        wanted = np.ones(len(keys), bool) if self.done is None else ~np.isin(keys, self.done)
-        found = int((~wanted).sum())
-        if wanted.any():
-            x, y, *read = self.prepare({name: np.asarray(each)[wanted] for name, each in columns.items()})
-            found += self.write(Batch(x, y, torch.arange(len(y))), read[0] if read else keys[wanted])
-        return found
+        columns = {name: np.asarray(each) for name, each in columns.items()}
+        keys, digests = columns[self.key], row_digests(columns)
+        places, new = find_keys(self.known, keys)
+        stale = keys[~new][self.digests[places[~new]] != digests[~new]].tolist()
+        if stale:
+            raise Problem(
+                f"{self.folder} holds scores of other content under {len(stale):,} of these keys, the first "
+                f"{stale[0]!r}: the samples have changed, or are others; choose another folder, or delete it"
+            )
+        fresh = {name: each[new] for name, each in columns.items()}
+        return int((~new).sum()) + (self.write(fresh, digests[new]) if new.any() else 0)
 
-    def write(self, samples: Batch, keys: NDArray[Any]) -> int:
-        """Score these samples, and keep it; how many they are."""
+    def write(self, columns: Columns, digests: NDArray[np.uint64]) -> int:
+        """Score these samples, and keep it; how many of them could be read."""
+        x, y, *read = self.prepare(columns)
+        samples, keys = Batch(x, y, torch.arange(len(y))), read[0] if read else columns[self.key]
         if len(samples):
             norms = torch.cat(list(norms_of(self.model, forward.pieces(samples, self.batch_size), **self.options)))
             scores = checked(norms, self.options.get("p", 2)).detach().float().numpy()
             name = hashlib.blake2b("\n".join(map(str, keys.tolist())).encode(), digest_size=10).hexdigest()
+            digest_of = dict(zip(columns[self.key].tolist(), digests.tolist(), strict=True))
+            of_read = np.array([digest_of[each] for each in keys.tolist()], np.uint64)
             with io.private():
                 part = self.folder / f"part-{name}.parquet"
-                write_part(part, **{self.key: keys}, label=samples.y.numpy(), score=scores)
+                write_part(part, **{self.key: keys}, label=samples.y.numpy(), score=scores, digest=of_read)
         return len(samples)
+
+
+def row_digests(columns: Columns) -> NDArray[np.uint64]:
+    """(n,) a number that changes with anything that a row holds: the sum of its words, each times an odd number."""
+    total = np.zeros(len(next(iter(columns.values()))), np.uint64)
+    for name, values in columns.items():
+        if values.dtype.kind in "biuf":
+            flat = np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:])).view(np.uint8)
+        else:  # texts, or arrays of several lengths
+            each_short = (hashlib.blake2b(forward.words(each), digest_size=8).digest() for each in values)
+            flat = np.frombuffer(b"".join(each_short), np.uint8).reshape(-1, 8)
+        width, missing = flat.shape[1], -flat.shape[1] % 8
+        odd = io.numpy_stream(0, "digest", name).integers(2**63, size=-(-width // 8), dtype=np.uint64) * 2 + 1
+        step = max(1, 2**18 // max(1, width))  # rows that a processor holds at once
+        for first in range(0, len(flat), step):
+            words = np.pad(flat[first : first + step], ((0, 0), (0, missing))).view(np.uint64)
+            words ^= words >> np.uint64(31)  # else two changes of the highest bit, the sign, would cancel out
+            total[first : first + step] += np.einsum("ij,j->i", words, odd)
+    return total
+
+
+def fingerprint(dataset: Any) -> str:
+    """A name for a dataset: every row where they lie in memory, as of a TensorDataset, or in Arrow, as of Hugging Face.
+
+    Else its length, all labels where it keeps them as `targets` or `labels`, and samples at `LOOKED_AT` places; of
+    those that differ when read again, as augmented ones do, the label.
+    """
+    digest, many = hashlib.blake2b(str(len(dataset)).encode(), digest_size=10), len(dataset)
+    tables = arrow_batches(dataset, 2**12)
+    if type(dataset) is TensorDataset:
+        tables = iter([{str(place): forward.as_array(each) for place, each in enumerate(dataset.tensors)}])
+    for columns in tables or ():
+        digest.update(row_digests(columns).tobytes())
+    if tables is None:
+        kept: list[Any] = [getattr(dataset, name, None) for name in ("targets", "labels")]
+        for labels in (each for each in kept if hasattr(each, "__len__") and len(each) == many):
+            digest.update(forward.words(labels))
+        for row in sorted({many * place // LOOKED_AT for place in range(LOOKED_AT)} | {many - 1}) if many else ():
+            first, again = forward.words(dataset[row]), forward.words(dataset[row])
+            digest.update(first if first == again else forward.words(forward.input_and_label(dataset[row])[1]))
+    return digest.hexdigest()
 
 
 def read_scores(*paths: Path | str, keys: Sequence[Any] | NDArray[Any] | None = None) -> Tensor:
@@ -195,8 +251,7 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
     every, found = every[order], found[order]
     if (every[1:] == every[:-1]).any():
         raise Problem("several samples have the same key, so scores cannot be told apart; take a key of each sample")
-    places = np.searchsorted(every, keys).clip(max=len(every) - 1)
-    absent = every[places] != keys
+    places, absent = find_keys(every, keys)
     if absent.any():
         raise Problem(
             f"{int(absent.sum()):,} of {len(keys):,} samples have no score, the first with key "
@@ -204,6 +259,14 @@ def of_keys(scores: list[NDArray[Any]], known: list[NDArray[Any]], keys: NDArray
         )
     wanted: NDArray[Any] = found[places]
     return wanted
+
+
+def find_keys(known: NDArray[Any], keys: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(b,) the places of keys among known ones, which are in order, and whether they are absent there."""
+    if not len(known):
+        return np.zeros(len(keys), np.int64), np.ones(len(keys), bool)
+    places = np.searchsorted(known, keys).clip(max=len(known) - 1)
+    return places, known[places] != keys
 
 
 def made_by(model: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
@@ -303,65 +366,88 @@ def batches_of(batches: Iterable[tuple[Any, Tensor]], known: Tensor) -> Iterator
         )
 
 
-def whole_batches(stream: Any, size: int) -> Iterator[tuple[Any, Tensor]]:
-    """Inputs and labels of batch after batch, read in whole batches where the stream can give them."""
-    if isinstance(stream, DataLoader):
-        if not isinstance(stream.dataset, IterableDataset):
-            forward.as_loader(stream, size)  # refuses one that shuffles
-        yield from map(forward.split_item, stream)
-    elif isinstance(stream, str | Path):
-        for columns in arrow_batches(Path(stream), size * READ_AT_ONCE):
-            x, y = split_columns(columns)
-            whole = Batch(x, y, y)
-            yield from ((part.x, part.y) for part in forward.pieces(whole, size))
-    elif hasattr(stream, "with_format") and hasattr(stream, "iter"):  # of Hugging Face, in memory or streamed
-        yield from map(forward.split_item, stream.with_format("torch").iter(size))
+def whole_batches(stream: Any, size: int, dtype: torch.dtype) -> tuple[int, Iterator[tuple[Any, Tensor]]]:
+    """How many samples a batch has, and inputs and labels of batch after batch, read whole where the stream can."""
+    tables, batched = arrow_batches(stream, size * READ_AT_ONCE), getattr(stream, "batch_size", None)
+    if tables is not None:
+        split = (split_columns(columns, dtype) for columns in tables)
+        parts = (part for x, y in split for part in forward.pieces(Batch(x, y, y), size))
+        return size, ((part.x, part.y) for part in parts)
+    if is_hugging_face(stream):
+        stream, batched = stream.with_format("torch").iter(size), size
+    elif isinstance(stream, DataLoader) and not isinstance(stream.dataset, IterableDataset):
+        forward.as_loader(stream, size)  # refuses one that shuffles
+    items = iter(stream)
+    start = list(islice(items, 1))
+    items = chain(start, items)
+    if start and np.ndim(label := forward.input_and_label(start[0])[1]):  # whole batches, whatever gives them
+        return batched or len(label), map(forward.split_item, map(default_convert, items))
+    groups = iter(lambda: list(islice(items, size)), [])
+    return size, (forward.split_item(default_collate(group)) for group in groups)
+
+
+def is_hugging_face(stream: Any) -> bool:
+    """Whether it is a dataset of Hugging Face, in memory or streamed, without a transform, which formats replace."""
+    found = hasattr(stream, "with_format") and hasattr(stream, "iter")
+    return found and getattr(stream, "format", {}).get("type") != "custom"
+
+
+def arrow_batches(stream: Any, size: int) -> Iterator[Columns] | None:
+    """The columns of some samples at a time, as Arrow holds them; None where it holds none, or such as need decoding.
+
+    Of Parquet files, one or all in a folder in the order of their names, or of a dataset of Hugging Face.
+    """
+    if isinstance(stream, str | Path):
+        path, dataset = Path(stream), io.optional("pyarrow.dataset", NO_ARROW)
+        if not path.exists():
+            raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
+        files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
+        if not files:
+            raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")
+        tables = dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2)
+    elif is_hugging_face(stream) and is_plain(stream):
+        names = getattr(stream, "format", {}).get("columns") or stream.column_names
+        whole = stream.select_columns(names).with_format("arrow").iter(size)
+        tables = (part for table in whole for part in table.combine_chunks().to_batches())
     else:
-        items = iter(stream)
-        yield from (forward.split_item(default_collate(part)) for part in iter(lambda: list(islice(items, size)), []))
+        return None
+    return (dict(zip(each.schema.names, map(as_numpy, each.columns), strict=True)) for each in tables if len(each))
 
 
-def arrow_batches(path: Path, size: int) -> Iterator[Columns]:
-    """The columns of a Parquet file, or of all in a folder in the order of their names, some samples at a time."""
-    if not path.exists():
-        raise Misuse(f"no file or folder {path}; give a Parquet file or a folder of such")
-    dataset = io.optional("pyarrow.dataset", NO_ARROW)
-    files = sorted(map(str, path.rglob("*.parquet"))) if path.is_dir() else [str(path)]
-    if not files:
-        raise Misuse(f"there is no Parquet file in {path}; give a folder that holds some")
-    for batch in dataset.dataset(files, format="parquet").to_batches(batch_size=size, batch_readahead=2):
-        if len(batch):
-            yield {name: as_numpy(each) for name, each in zip(batch.schema.names, batch.columns, strict=True)}
+def is_plain(stream: Any) -> bool:
+    """Whether a dataset of Hugging Face has only numbers, lists of them and texts."""
+    types = io.optional("pyarrow.types", NO_ARROW)
+    kinds = [each.type for each in getattr(stream.features, "arrow_schema", ())]
+    while nested := [kind for kind in kinds if types.is_list(kind) or types.is_fixed_size_list(kind)]:
+        kinds = [kind for kind in kinds if kind not in nested] + [kind.value_type for kind in nested]
+    return bool(kinds) and all(types.is_primitive(kind) or types.is_string(kind) for kind in kinds)
 
 
 def as_numpy(values: Any) -> NDArray[Any]:
     """(n, ...) an Arrow array; lists of one length become rows."""
-    width = len(values.flatten()) // max(1, len(values)) if hasattr(values, "flatten") else 0
     if not hasattr(values, "offsets") and not hasattr(values.type, "list_size"):
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    if hasattr(values, "offsets") and (np.diff(values.offsets.to_numpy()) != width).any():
+    inner, many = values.flatten(), len(values)
+    if hasattr(values, "offsets") and (np.diff(values.offsets.to_numpy()) != len(inner) // max(1, many)).any():
         return np.asarray(values.to_numpy(zero_copy_only=False))  # of several lengths: an array of arrays
-    return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), width)
+    inside = as_numpy(inner)
+    return inside.reshape(many, -1, *inside.shape[1:])
 
 
-def split_columns(columns: Columns, key: str | None = None) -> tuple[Any, Tensor]:
-    """Inputs and labels of some rows of a table: one column of inputs as such, several by their names."""
+def split_columns(columns: Columns, dtype: torch.dtype, key: str | None = None) -> tuple[Any, Tensor]:
+    """Inputs and labels of some rows of a table, floats in this type."""
     x, y = forward.input_and_label(columns)
-    x = {name: numbers(name, each) for name, each in x.items() if name != key}
-    inputs = next(iter(x.values())) if len(x) == 1 else x
-    return forward.split_item((inputs, torch.from_numpy(np.array(y))))
+    return forward.split_item(({name: as_tensor(x[name], dtype) for name in x if name != key}, np.array(y)))
 
 
-def numbers(name: str, values: NDArray[Any]) -> Tensor:
-    """A column as a tensor."""
+def as_tensor(values: NDArray[Any], dtype: torch.dtype) -> Any:
+    """A column as a tensor, floats in this type; as it is where it holds no numbers of one shape."""
     try:
         stacked = np.stack(list(values)) if values.dtype == object else values
-        return torch.from_numpy(stacked if stacked.flags.writeable else stacked.copy())
-    except (TypeError, ValueError) as error:
-        raise Misuse(
-            f"the column '{name}' holds no numbers of one shape ({brief(error)}); leave it out, or give a function "
-            "that makes inputs of the columns"
-        ) from None
+        tensor = torch.from_numpy(stacked if stacked.flags.writeable else stacked.copy())
+    except (TypeError, ValueError):
+        return values
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def write_held(path: Path, held: list[Scored], rows: int) -> float:
