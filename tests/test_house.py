@@ -88,9 +88,9 @@ BUDGET = {
     "cli": 1202,
     "data": 3630,
     "integrations": 595,
-    "learn": 2975,
-    "methods": 1387,
-    "paper": 2823,
+    "learn": 2992,
+    "methods": 1425,
+    "paper": 2827,
     "report": 1463,
 }
 

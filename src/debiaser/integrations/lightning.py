@@ -55,8 +55,8 @@ class DebiasedSampling(pl.Callback):  # type: ignore[misc, name-defined]
 
     The training loader must use `sampler`. If Lightning replaces it (as it does under DDP unless you pass
     `Trainer(use_distributed_sampler=False)`), the callback raises an error. Draws are guarded: classes are drawn
-    equally often, at most half of the draws of a class go to samples that the biased model misclassifies, and the
-    scores are tempered. Some samples are held out of both steps; after training, `comparison` has the accuracies of
+    equally often, samples that the biased model misclassifies at most so often that its predictions tell nothing, and
+    the scores are tempered. Some samples are held out of both steps; after training, `comparison` has the accuracies of
     both models on them. `biased_state` has the weights from before the second step. Checkpoints include `scores`.
 
     Args:
