@@ -287,6 +287,7 @@ UNSURE = InClass("cat", Estimate(30, 20, 40), 0.06)
         (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "chance 6%. So far that is a hint, not a finding."),
         (a_test(reliance(20, 28)), Health(0.05, 100), CANNOT_TELL, "close to guessing"),
         (a_test(CALM), Health(0.9, 19), CANNOT_TELL, "misclassifies only 19 samples"),
+        (a_test(CALM), Health(0.9, 0), CANNOT_TELL, "misclassifies no samples"),
         (a_test(reliance(20, 28)), Health(0.9, 19), BIASED, "colour cast"),
         (a_test(CALM), Health(0.9, 100, recoverable=True), CANNOT_TELL, "no property that was tested explains"),
         (a_test(CALM), Health(0.9, 100, empty=["site 'A' never goes with label 'ill'"]), CANNOT_TELL, "site 'A'"),

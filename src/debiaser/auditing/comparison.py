@@ -115,7 +115,7 @@ def report_evaluation(
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     marked = None if groups is None or of is None else on_marked(evaluation, rival, of, groups.known)
-    if marked is not None:
+    if marked is not None and marked["rows"] >= FEWEST:
         words += (
             f" On the {marked['rows']:,} held-out samples that you marked: {marked['before']:.0f}% right before, "
             f"{marked['after']:.0f}% after (mean over their groups)."

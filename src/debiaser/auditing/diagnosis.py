@@ -81,7 +81,8 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
         why = "It has learnt no shortcut, so samples cannot go against one."
         found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
-        what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."
+        few = f"only {errors:,}" if errors else "none"
+        what = f"The biased model misclassifies {few} of {len(y):,} samples it was not trained on."
         why = "If a shortcut goes with the label everywhere, no sample in the data can show it."
         do = "Collect samples where the suspected cue and the label disagree, or examine the model on them."
         found.append(Trouble(what, why, do))
@@ -146,7 +147,7 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
             start = None if judge is None else judge.keys[seed]
             weight = judging_weights(trainer, misclassified, wrong[seed])
             jobs.append(trainer.fold_jobs("judge", recipe, seed, weight=weight, start=start))
-        judge = trainer.out_of_fold("judge" if training == 0 else "judge again", jobs)
+        judge = trainer.out_of_fold("label check" if training == 0 else "label check, second round", jobs)
         for seed, said in enumerate(judge.probability_by_seed):
             chances = likelihoods(said[misclassified], biased.probability[misclassified], trainer.y[misclassified])
             wrong[seed, misclassified] = posterior(noise[seed], *chances)

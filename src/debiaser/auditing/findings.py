@@ -255,7 +255,8 @@ def conflicting_share(examined: Examined) -> Estimate:
 
 
 def seen_share(examined: Examined) -> Estimate | None:
-    """The share of conflicting samples among those that were marked at random, classes weighted by their size.
+    """The share of conflicting samples among those that were marked at random, classes weighted by their size; at
+    least all that were marked so.
 
     With tags, a sample is conflicting if its tag is not the usual one of its class. None where too few are marked, or
     where one tag is the usual one of all classes.
@@ -271,14 +272,20 @@ def seen_share(examined: Examined) -> Estimate | None:
     tags = {k: each[0][0] for k, each in usual.items() if each}
     if len(tags) > 1 and len(set(tags.values())) == 1:
         return None
-    against = {k: [mark not in ("aligned", MISLABELLED, tags.get(k)) for mark in each] for k, each in told.items()}
+
+
+    def conflicts(k: int, mark: str) -> bool:
+        return mark == CONFLICTING if mark in MARKS else mark != tags.get(k, mark)
+
+    against = {k: [conflicts(k, mark) for mark in each] for k, each in told.items()}
     size = np.array([(y[pool] == k).sum() for k in drawn], np.float64)
     weight, numbers = size / size.sum(), np.array([len(each) for each in against.values()])
     value = float(weight @ [np.mean(each) for each in against.values()])
     units = len(np.unique(examined.subject.own.unit[np.concatenate(list(drawn.values()))]))  # ten of one unit are one
     low, high = binomial_interval(value, units / count / float((weight**2 / numbers).sum()))
-    hits = sum(map(sum, against.values()))
-    return Estimate(value, low, high, f"{hits} of {count} samples that were marked at random, classes by their size")
+    least = sum(conflicts(y[row], marks[row]) for row in examined.confirmed.tolist()) / len(pool)
+    how = f"{sum(map(sum, against.values()))} of {count} samples that were marked at random, classes by their size"
+    return Estimate(max(value, least), max(low, least), max(high, least), f"{how}; at least all that were marked so")
 
 
 def mislabelled_share(examined: Examined) -> Estimate:

@@ -144,7 +144,7 @@ def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) ->
 
 def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tensor]) -> list[list[Any]]:
     """Each word and what leaving it out takes from the answer's probability, relative to the strongest (-1 to 1)."""
-    words = re.findall(r"\S+", text)[:WORDS]
+    words = re.findall(r"<br\s*/?>|(?:(?!<br\b)\S)+", text)[:WORDS]
     if not words:
         return []
     variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
@@ -152,7 +152,12 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     answer = probability[0].argmax()
     lost = probability[0, answer] - probability[1:, answer]
     strongest = max(float(np.abs(lost).max()), 1e-12)
-    return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+    return [[readable(word), round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+
+
+def readable(text: str) -> str:
+    """The text as a person reads it: reviews from the web are full of HTML line breaks, which are shown as breaks."""
+    return re.sub(r"[^\S\n]*<br\s*/?>[^\S\n]*", "\n", text)
 
 
 def shown_samples(
@@ -164,7 +169,7 @@ def shown_samples(
     contents = subject.read(torch.from_numpy(rows))
     samples = [
         {kind: content, "easy": examined.biased.probability[row], "plain": examined.plain.probability[row]}
-        for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
+        for row, content in zip(rows, map(readable, contents) if kind == "text" else small(contents), strict=True)
     ]
     debiased = None
     if evaluation is not None and evaluation.chosen != VANILLA:
@@ -216,7 +221,8 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
             if subject.own.kind == "image":
                 strips[view.name].append({"images": list(small(torch.stack(three))), "answers": told})
             else:  # the texts around what changed
-                texts = [excerpt(three[0], three[2]), three[1][:AROUND], excerpt(three[2], three[0])]
+                one, donor, mixed = map(readable, three)
+                texts = [excerpt(one, mixed), donor[:AROUND], excerpt(mixed, one)]
                 strips[view.name].append({"texts": texts, "answers": told})
     return strips
 

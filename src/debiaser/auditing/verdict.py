@@ -250,9 +250,10 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
             f"The model is right on only {test.fewest_eligible:,} samples of a class; {ELIGIBLE} are needed."
         )
     if health.biased_errors < FEW:
+        few = f"only {health.biased_errors:,}" if health.biased_errors else "no"
         reasons.append(
-            f"The biased model misclassifies only {health.biased_errors:,} samples: a shortcut that goes with the "
-            "label everywhere is not ruled out."
+            f"The biased model misclassifies {few} samples: a shortcut that goes with the label everywhere is not "
+            "ruled out."
         )
     if health.recoverable:
         reasons.append("Some samples go against a shortcut, but no property that was tested explains which one it is.")
