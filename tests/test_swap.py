@@ -281,7 +281,7 @@ UNSURE = InClass("cat", Estimate(30, 20, 40), 0.06)
         (a_test(CALM), Health(0.9, 100, degenerate=True), CANNOT_TELL, "biased model is degenerate"),
         (a_test(reliance(20, 28, flips=40, flips_same_class=21), CALM), HEALTHY, CANNOT_TELL, "even within a class"),
         (a_test(CALM), HEALTHY, NO_EVIDENCE, "follows none"),
-        (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "right on only 99 samples"),
+        (a_test(CALM, eligible=99), HEALTHY, CANNOT_TELL, "gets 99 samples of a class right"),
         (a_test(CALM, units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
         (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "only 49 separate units"),
         (a_test(reliance(20, 28), units=49), HEALTHY, CANNOT_TELL, "chance 6%. So far that is a hint, not a finding."),

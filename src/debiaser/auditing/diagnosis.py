@@ -231,8 +231,8 @@ class Controls:
         fooled = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
         if fooled < FEW:
             return (
-                f"Only {fooled:,} samples that were made bias-conflicting fooled the biased model; {FEW} are needed to "
-                "check what kinds are called: no kind is asserted."
+                f"Of {self.conflicts:,} samples that were made bias-conflicting, {fooled:,} fooled the biased model; "
+                f"{FEW} are needed to check what kinds are called: no kind is asserted."
             )
         if self.conflicts_called.value > TOLERATED:
             return (

@@ -195,8 +195,7 @@ def shown_samples(
 def small(images: torch.Tensor) -> NDArray[np.uint8]:
     """(b, s, s, 3) at most SIDE pixels wide."""
     if images.shape[-1] > SIDE:
-        resized = F.interpolate(images.float(), SIDE, mode="bilinear", antialias=True)
-        images = resized.round().clamp(0, 255).byte()
+        images = F.interpolate(images.float(), SIDE, mode="bilinear", antialias=True).round().clamp(0, 255).byte()
     return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
@@ -223,7 +222,7 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
             else:  # the texts around what changed
                 one, donor, mixed = map(readable, three)
                 texts = [excerpt(one, mixed), donor[:AROUND], excerpt(mixed, one)]
-                strips[view.name].append({"texts": texts, "answers": told})
+                strips[view.name] += [{"texts": texts, "answers": told}]
     return strips
 
 

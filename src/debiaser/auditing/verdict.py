@@ -239,22 +239,16 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
         elif each.screened:
             continue
         elif each.nuisance and off_data(each):
-            reasons.append(
-                f"Swapping the {each.title} changes the answer in {each.flips_same_class:.0f}% of cases even within a "
-                f"class (between classes {each.flips:.0f}%), so that swap cannot be judged."
-            )
+            flips = f"{each.flips_same_class:.0f}% of cases even within a class (between classes {each.flips:.0f}%)"
+            reasons.append(f"Swapping the {each.title} changes the answer in {flips}, so that swap cannot be judged.")
         elif each.nuisance and (each.excess.high is None or each.excess.high >= MATTERS):
             reasons.append(f"{followed(each)} That is too uncertain: {each.excess.words(' points')} beyond chance.")
     if test.fewest_eligible < ELIGIBLE:
-        reasons.append(
-            f"The model is right on only {test.fewest_eligible:,} samples of a class; {ELIGIBLE} are needed."
-        )
+        reasons.append(f"The model gets {test.fewest_eligible:,} samples of a class right; {ELIGIBLE} are needed.")
     if health.biased_errors < FEW:
         few = f"only {health.biased_errors:,}" if health.biased_errors else "no"
-        reasons.append(
-            f"The biased model misclassifies {few} samples: a shortcut that goes with the label everywhere is not "
-            "ruled out."
-        )
+        left = "a shortcut that goes with the label everywhere is not ruled out"
+        reasons.append(f"The biased model misclassifies {few} samples: {left}.")
     if health.recoverable:
         reasons.append("Some samples go against a shortcut, but no property that was tested explains which one it is.")
     reasons += [f"A suspect column has an empty cell: {cell}." for cell in health.empty]
