@@ -155,7 +155,7 @@ def test_groups_and_planted_samples_decide_together_and_planted_ones_rule_nothin
     right = {VANILLA: group == 0, PGD: share_right(0.8), "cells": share_right(0.79), "AFR": share_right(0.82)}
     planted = planted_of({VANILLA: 0.6, PGD: 0.5, "cells": 0.9, "AFR": 0.4})
     choice = choose_model(trial_of(right), group, planted, nothing, None)
-    assert choice.chosen == "cells" and "the worst of 2 groups and 400 samples given" in choice.sentence
+    assert choice.chosen == "cells" and "accuracy in the worst of 2 groups and on 400 samples given" in choice.sentence
     assert not any(row["vetoed"] for row in choice.candidates)
 
 

@@ -230,10 +230,8 @@ class Controls:
         """Why no kind may be asserted; empty where kinds may."""
         fooled = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
         if fooled < FEW:
-            return (
-                f"Of {self.conflicts:,} samples that were made bias-conflicting, {fooled:,} fooled the biased model; "
-                f"{FEW} are needed to check what kinds are called: no kind is asserted."
-            )
+            told = f"Of {self.conflicts:,} samples that were made bias-conflicting, {fooled:,} fooled the biased model"
+            return f"{told}; {FEW} are needed to check what kinds are called: no kind is asserted."
         if self.conflicts_called.value > TOLERATED:
             return (
                 f"Of {fooled:,} samples that were made bias-conflicting, {self.conflicts_called.value:.0f}% would "

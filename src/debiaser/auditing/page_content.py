@@ -39,7 +39,7 @@ SMOOTH = 28  # a look is blurred by one part in so many of the image, to either 
 WORDS = 40  # of a text, at most, whose weight is found
 SIDE, LARGE = 160, 320  # pixels of an image on the page, at most; of one to mark
 AROUND = 180  # characters of a text that show a swap
-STRIPS = 3  # swaps that are shown of each view
+STRIPS = 3  # swaps that are shown of each view, of as many classes
 
 
 def find_slices(examined: Examined) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def small(images: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
-    """By view some swaps, those that the model followed first: original, donor and swapped sample, and the answers."""
+    """By view a swap of each of some classes, followed ones first: original, donor, swapped sample, and the answers."""
     swaps, y, said = examined.swaps, examined.trainer.y, examined.plain.answer
     if not isinstance(swaps, SwapTest) or not swaps.reliances:
         return {}
@@ -211,7 +211,8 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
         if view.name not in swaps.answers:
             continue
         answers = swaps.answers[view.name]
-        first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
+        order = np.argsort(answers != y[donors], kind="stable")
+        first = order[np.sort(np.unique(y[rows[order]], return_index=True)[1])[:STRIPS]]
         x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
         swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
         strips[view.name] = []

@@ -247,16 +247,16 @@ def choose_model(
     beyond = ""
     if of is not None or planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, range(len(names))))
-        by = "the worst class" if of is None else f"the worst of {len(cells)} groups"
+        by = "accuracy in the worst class" if of is None else f"accuracy in the worst of {len(cells)} groups"
         by += f" ({known.source})" if known else ""
         if planted is not None:
-            by += f" and {len(planted.places):,} samples given the {planted.title} of another class, half each"
+            by += f" and on {len(planted.places):,} samples given the {planted.title} of another class, half each"
     else:
         both = [full[n] + overall[name] for n, name in enumerate(names)]  # a gain must be larger than its cost
         worthy = [n for n in allowed if names[n] == VANILLA or both[n] > both[names.index(VANILLA)]]
         chosen, beyond = beyond_null(names, worthy, full, drawn, null)
         free = simplest_of_best(drawn, full, allowed)
-        by = "the mean over cells (class x misclassified by the biased model), beyond the null world"
+        by = "mean accuracy over cells (class x misclassified by the biased model), beyond the null world"
     rows = [
         {
             "name": name,
