@@ -38,6 +38,7 @@ UNNAMED = (
     "No property is named that the model follows, so a sample that goes against the shortcut cannot be told from a "
     "wrong label: no kind is asserted."
 )
+UNDIVIDED = "The biased model misclassifies no sample, or all of them, so no kind is asserted."
 
 
 # --- Is the biased model fit to judge anything?
@@ -233,10 +234,10 @@ class Controls:
             told = f"Of {self.conflicts:,} samples that were made bias-conflicting, {fooled:,} fooled the biased model"
             return f"{told}; {FEW} are needed to check what kinds are called: no kind is asserted."
         if self.conflicts_called.value > TOLERATED:
-            return (
-                f"Of {fooled:,} samples that were made bias-conflicting, {self.conflicts_called.value:.0f}% would "
-                f"have been called mislabelled, more than {TOLERATED:.0f}%: no kind is asserted."
+            called = (
+                f"{self.conflicts_called.value:.0f}% would have been called mislabelled, more than {TOLERATED:.0f}%"
             )
+            return f"Of {fooled:,} samples that were made bias-conflicting, {called}: no kind is asserted."
         return ""
 
 
@@ -253,7 +254,7 @@ def check_planted(
     They follow the shortcut, and are made to go against it: each takes the view from a donor of another class.
     """
     if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
-        return without_kinds(diagnosis, UNNAMED), None
+        return without_kinds(diagnosis, UNNAMED if diagnosis.judge else UNDIVIDED), None
     pool, pairs = trainer.rows, swaps.pairs
     follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
     chosen = np.sort(numpy_stream(trainer.seed, "planted").permutation(follows)[:MOST])

@@ -80,7 +80,8 @@ class Findings:
     def highlights(self) -> list[str]:
         """The three findings that matter most: why the verdict, what was proven or how much is at stake, what next."""
         stake, repair = self.summary["conflicting_share"], self.summary.get("repair")
-        second = f"Between {stake['low']:.1%} and {stake['high']:.1%} of the samples go against the shortcut."
+        share = f"Between {stake['low']:.1%} and {stake['high']:.1%} of the samples" if stake["high"] else "No samples"
+        second = f"{share} go against the shortcut."
         return [*self.reasons[:1], repair["sentence"] if repair else second, *self.summary["next"]["sentences"][:1]]
 
     @property

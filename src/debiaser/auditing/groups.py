@@ -318,7 +318,7 @@ def report(
     low, high = binomial_interval(hit, int(asked.sum())) if asked.any() else (0.0, 1.0)
     accuracy = Estimate(100 * hit, 100 * low, 100 * high, f"cross-validated over {int(asked.sum())} marks")
     of, marked = groups.of(y), groups.of(y)[rows]
-    cells = [
+    cells: list[dict[str, Any]] = [
         {
             "class": classes[number // len(groups.values)],
             "value": groups.values[number % len(groups.values)],

@@ -144,7 +144,7 @@ def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) ->
 
 def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tensor]) -> list[list[Any]]:
     """Each word and what leaving it out takes from the answer's probability, relative to the strongest (-1 to 1)."""
-    words = re.findall(r"<br\s*/?>|(?:(?!<br\b)\S)+", text)[:WORDS]
+    words = re.findall(r"<br\b\s*/?>?|(?:(?!<br\b)\S)+", text)[:WORDS]
     if not words:
         return []
     variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
@@ -157,7 +157,7 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
 
 def readable(text: str) -> str:
     """The text as a person reads it: reviews from the web are full of HTML line breaks, which are shown as breaks."""
-    return re.sub(r"[^\S\n]*<br\s*/?>[^\S\n]*", "\n", text)
+    return re.sub(r"(?i)[^\S\n]*<br\b\s*/?>?[^\S\n]*", "\n", text)
 
 
 def shown_samples(

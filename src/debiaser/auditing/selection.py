@@ -87,9 +87,8 @@ def select_and_prove(
     paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
-        paid["sentence"] = (
-            f"{paid['sentence'][:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%."
-        )
+        share = f"between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%"
+        paid["sentence"] = f"{paid['sentence'][:-1]}; your data: {share}."
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
     exported = wanted or (choice.chosen if more["kept"] else VANILLA)
     told = told_export(exported, wanted is not None, choice, groups)

@@ -212,9 +212,8 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
         unsound.append("No property could be swapped that a model should not follow.")
     lost = [DEGENERATE] if health.degenerate else []
     if unsound:
-        hints = found if health.skill >= WEAK else []
-        told_hints = [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
-        return CANNOT_TELL, unsound + told_hints + [*health.hidden] + lost
+        hints = [f"{followed(each)} So far that is a hint, not a finding." for each in found if health.skill >= WEAK]
+        return CANNOT_TELL, unsound + hints + [*health.hidden] + lost
     if found:
         return BIASED, [followed(each) for each in found] + [*health.hidden] + lost
     if unclear := lost + unclear_reasons(test, health):
