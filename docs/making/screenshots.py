@@ -14,7 +14,7 @@ from PIL import Image
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
-WIDTH, HEIGHT, COLOURS = 1100, 1250, 96
+WIDTH, HEIGHT, COLOURS = 1100, 1250, 256
 
 
 def take(page: Path, picture: Path, height: int = HEIGHT) -> Path:
