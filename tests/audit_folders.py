@@ -135,7 +135,7 @@ def repair(names: list[str]) -> dict[str, Any]:
         "price": PRICE,
         "export": {
             "name": "PGD",
-            "sentence": "Exported: PGD: it was chosen, and held-out samples do not speak against it.",
+            "sentence": "Exported: PGD. It was chosen, and held-out samples do not speak against it.",
         },
         "views_after": [view("colour", "Colour cast", 8.0, 0.2, True, rows=90)],
     }

@@ -239,7 +239,7 @@ def test_health_tells_a_model_that_guesses_from_one_that_knows() -> None:
     weak = check_health(y, np.zeros(300, int), np.zeros(300, int), ("a", "b", "c"), "Try a backbone.")
     assert "hardly better" in weak[0].what and weak[0].do == "Try a backbone."
     perfect = check_health(y, y, y, ("a", "b", "c"), "")
-    assert len(perfect) == 1 and "misclassifies only 0" in perfect[0].what
+    assert len(perfect) == 1 and "misclassifies none of" in perfect[0].what
     collapsed = np.where(y == 2, 1, y)
     assert any("'c'" in each.what for each in check_health(y, collapsed, y, ("a", "b", "c"), ""))
 

@@ -77,7 +77,7 @@ def test_marks_choose_and_export_a_model_of_groups(marked: tuple[Path, str], out
 def test_another_candidate_is_exported_on_demand(marked: tuple[Path, str], source: Path, out: Path) -> None:
     words = ("debias", str(source), "--group", "colour", "--out", str(out), "--marks", str(marked[0]), *QUICK)
     done = debiaser(*words, "--export", "groupdro")
-    assert done.returncode == 0 and "Exported: GroupDRO: you asked for it" in done.stdout, done.stderr
+    assert done.returncode == 0 and "Exported: GroupDRO. You asked for it" in done.stdout, done.stderr
     assert json.loads((out / "model" / "config.json").read_text())["method"] == "GroupDRO"
     done = debiaser(*words, "--export", "nonsense")
     assert done.returncode == 2 and "there is no candidate 'nonsense'" in done.stderr and "groupdro" in done.stderr

@@ -17,12 +17,12 @@ import pyarrow
 import ray
 from pyarrow import parquet
 
-from conftest import example
+from conftest import ROOT, example
 from debiaser import ScoreSampler, gradient_norms, read_scores
 from debiaser.errors import Misuse, Problem
 from debiaser.integrations.ray import connect, score_dataset
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # workers are interpreters of their own, which start slowly
+pytestmark = pytest.mark.timeout(1500)  # workers are interpreters of their own, which start slowly
 N = 500
 
 
@@ -33,10 +33,9 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    here = Path(__file__).parent  # workers import what they are sent from there
-    known = [str(here), str(here.parent / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    homes = [str(ROOT / "tests"), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
     ray.init(
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(known)}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, homes))}},
         num_cpus=2,
         include_dashboard=False,
         logging_level="ERROR",
@@ -54,6 +53,7 @@ def write(path: Path, x: Tensor, y: Tensor, keys: np.ndarray) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_scores_of_two_workers(cluster: None, tmp_path: Path) -> None:
     """Equal to direct scoring, whatever order the files come in; a second call makes only what is missing."""
     generator = torch.Generator().manual_seed(1)

@@ -12,7 +12,8 @@ from debiaser.auditing.comparison import describe
 from debiaser.auditing.estimates import resampled_means, share
 from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
-from debiaser.auditing.page_content import cluster, find_slices
+from debiaser.auditing.page_content import cluster, find_slices, readable, shown_swaps
+from debiaser.auditing.swap_test import SwapTest
 from debiaser.cli.own import told_groups
 
 CLASSES = ("land bird", "water bird")
@@ -191,3 +192,22 @@ def test_a_map_of_many_samples_holds_those_that_slices_show() -> None:
     found = find_slices(examined_with(features, y, np.where(of == 1, 1, y), y, np.arange(len(of))))
     shown = {place for each in found["slices"] for place in each["places"]}
     assert len(found["map"]["places"]) == 1500 and shown and shown <= set(found["map"]["places"])
+
+
+def test_texts_are_shown_as_a_person_reads_them() -> None:
+    assert readable("Bad. <br /><br />Really<BR/> bad<br>.<br") == "Bad.\n\nReally\nbad\n.\n"
+    assert readable("a < b, <brand>\n x") == "a < b, <brand>\n x"
+
+
+def test_swaps_are_shown_of_different_classes_those_that_were_followed_first() -> None:
+    y = np.array([0, 0, 1, 1, 2, 2])
+    pairs = SimpleNamespace(rows=np.array([0, 1, 2, 3, 4]), donors=np.array([2, 3, 4, 5, 0]))
+    answers = np.array([1, 1, 1, 2, 2])  # of the second class, the first swap is not followed; of the third, none is
+    view = SimpleNamespace(name="words", swap=lambda x, other, _: other)
+    swaps = SwapTest(("one",), (), 2, 2, pairs, {"words": answers})  # type: ignore[arg-type]
+    own = SimpleNamespace(classes=("a", "b", "c"), kind="text")
+    subject = SimpleNamespace(own=own, read=lambda rows: [f"text {row}" for row in rows.tolist()])
+    made: Any = SimpleNamespace(swaps=swaps, subject=subject, pool=np.arange(6), views=[view])
+    made.trainer, made.plain = SimpleNamespace(y=y), SimpleNamespace(answer=y)
+    told = ["".join(each["answers"]) for each in shown_swaps(made)["words"]]
+    assert told == ["abb", "bcc", "cac"]

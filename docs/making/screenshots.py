@@ -1,7 +1,7 @@
 """Small screenshots of real pages for the docs: `python docs/making/screenshots.py DEMO_PAGE AUDIT_PAGE`.
 
-The pages are those that `debiaser demo` and `debiaser audit` wrote; a headless chromium draws them. They are
-reduced to a palette, so that the repository stays small.
+The pages are those that `debiaser demo` wrote and docs/reports/coloured_digits.html; a headless chromium draws
+them. They are reduced to a palette, so that the repository stays small.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from PIL import Image
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
-WIDTH, HEIGHT, COLOURS = 1100, 1250, 96
+WIDTH, HEIGHT, COLOURS = 1100, 1250, 256
 
 
 def take(page: Path, picture: Path, height: int = HEIGHT) -> Path:

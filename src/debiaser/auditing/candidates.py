@@ -318,7 +318,7 @@ def train_candidates(
             for seed in turns
         ]
     said: dict[str, Predictions] = {}
-    for stage, later in (("controls", False), ("debiased", True)):  # those that go on from others come later
+    for stage, later in (("candidates", False), ("debiased candidates", True)):  # which go on from others
         waiting = {j.key: j for each in jobs.values() for by in each for j in by if (j.start is not None) is later}
         said |= zip(waiting, run_jobs([*waiting.values()], trainer.folder, stage, trainer.workers), strict=True)
     candidates, rows = {}, np.concatenate([ask for _, ask in splits])

@@ -115,11 +115,9 @@ def report_evaluation(
     before = told.pop(VANILLA)
     after = told.pop(rival, before)
     marked = None if groups is None or of is None else on_marked(evaluation, rival, of, groups.known)
-    if marked is not None:
-        words += (
-            f" On the {marked['rows']:,} held-out samples that you marked: {marked['before']:.0f}% right before, "
-            f"{marked['after']:.0f}% after (mean over their groups)."
-        )
+    if marked is not None and marked["rows"] >= FEWEST:
+        right = f"{marked['before']:.0f}% right before, {marked['after']:.0f}% after (mean over their groups)"
+        words += f" On the {marked['rows']:,} held-out samples that you marked: {right}."
     test = {**overall, "on": "all held-out samples", "easy_misses": misclassified, "cells": {**cell_change, "of": kind}}
     test["marked"] = marked
     facts = {"before": before, "after": after, "controls": told, "test": test, "helped": helped, "kept": kept}

@@ -455,11 +455,11 @@ class Trainer:
 def train_biased_models(trainer: Trainer, seeds: int) -> OutOfFold:
     """Models that learn what is easy."""
     jobs = [[trainer.biased_job("easy", *trainer.of_fold(k), seed) for k in trainer.folds] for seed in range(seeds)]
-    return trainer.out_of_fold("biased", jobs)
+    return trainer.out_of_fold("biased models", jobs)
 
 
 def train_plain_models(trainer: Trainer, seeds: int) -> OutOfFold:
     """Models that learn what they can from class-balanced draws."""
     recipe = trainer.recipe("plain", trainer.trained_on)
     jobs = [trainer.fold_jobs("plain", recipe, seed) for seed in range(seeds)]
-    return trainer.out_of_fold("plain", jobs)
+    return trainer.out_of_fold("plain models", jobs)

@@ -38,6 +38,7 @@ UNNAMED = (
     "No property is named that the model follows, so a sample that goes against the shortcut cannot be told from a "
     "wrong label: no kind is asserted."
 )
+UNDIVIDED = "The biased model misclassifies no sample, or all of them, so no kind is asserted."
 
 
 # --- Is the biased model fit to judge anything?
@@ -81,7 +82,8 @@ def check_health(y: Rows, biased: Rows, plain: Rows, classes: tuple[str, ...], a
         why = "It has learnt no shortcut, so samples cannot go against one."
         found.append(Trouble(what, why, "Train it longer: --epochs with a larger number."))
     if errors < FEW:
-        what = f"The biased model misclassifies only {errors:,} of {len(y):,} samples it was not trained on."
+        few = f"only {errors:,}" if errors else "none"
+        what = f"The biased model misclassifies {few} of {len(y):,} samples it was not trained on."
         why = "If a shortcut goes with the label everywhere, no sample in the data can show it."
         do = "Collect samples where the suspected cue and the label disagree, or examine the model on them."
         found.append(Trouble(what, why, do))
@@ -146,7 +148,7 @@ def diagnose(trainer: Trainer, biased: OutOfFold, seeds: int) -> Diagnosis:
             start = None if judge is None else judge.keys[seed]
             weight = judging_weights(trainer, misclassified, wrong[seed])
             jobs.append(trainer.fold_jobs("judge", recipe, seed, weight=weight, start=start))
-        judge = trainer.out_of_fold("judge" if training == 0 else "judge again", jobs)
+        judge = trainer.out_of_fold("label check" if training == 0 else "label check, second round", jobs)
         for seed, said in enumerate(judge.probability_by_seed):
             chances = likelihoods(said[misclassified], biased.probability[misclassified], trainer.y[misclassified])
             wrong[seed, misclassified] = posterior(noise[seed], *chances)
@@ -229,15 +231,13 @@ class Controls:
         """Why no kind may be asserted; empty where kinds may."""
         fooled = round(self.conflicts * self.found.value / 100) if self.conflicts else 0
         if fooled < FEW:
-            return (
-                f"Only {fooled:,} samples that were made bias-conflicting fooled the biased model; {FEW} are needed to "
-                "check what kinds are called: no kind is asserted."
-            )
+            told = f"Of {self.conflicts:,} samples that were made bias-conflicting, {fooled:,} fooled the biased model"
+            return f"{told}; {FEW} are needed to check what kinds are called: no kind is asserted."
         if self.conflicts_called.value > TOLERATED:
-            return (
-                f"Of {fooled:,} samples that were made bias-conflicting, {self.conflicts_called.value:.0f}% would "
-                f"have been called mislabelled, more than {TOLERATED:.0f}%: no kind is asserted."
+            called = (
+                f"{self.conflicts_called.value:.0f}% would have been called mislabelled, more than {TOLERATED:.0f}%"
             )
+            return f"Of {fooled:,} samples that were made bias-conflicting, {called}: no kind is asserted."
         return ""
 
 
@@ -254,7 +254,7 @@ def check_planted(
     They follow the shortcut, and are made to go against it: each takes the view from a donor of another class.
     """
     if diagnosis.judge is None or view is None or isinstance(swaps, Problem):
-        return without_kinds(diagnosis, UNNAMED), None
+        return without_kinds(diagnosis, UNNAMED if diagnosis.judge else UNDIVIDED), None
     pool, pairs = trainer.rows, swaps.pairs
     follows = np.flatnonzero(biased.answer[pool[pairs.rows]] == trainer.y[pool[pairs.rows]])
     chosen = np.sort(numpy_stream(trainer.seed, "planted").permutation(follows)[:MOST])

@@ -15,7 +15,7 @@ from debiaser.auditing.crossval import Vector
 from debiaser.auditing.diagnosis import label_errors
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.groups import describe_groups
-from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, MISLABELLED, marked_at_random
+from debiaser.auditing.marks import CONFLICTING, FEW, MARKS, marked_at_random
 from debiaser.auditing.page_content import WHOLE, find_slices, shown_samples, shown_swaps
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.verdict import DEGENERATE, STRENGTH, TO_MARK, Examined
@@ -80,7 +80,8 @@ class Findings:
     def highlights(self) -> list[str]:
         """The three findings that matter most: why the verdict, what was proven or how much is at stake, what next."""
         stake, repair = self.summary["conflicting_share"], self.summary.get("repair")
-        second = f"Between {stake['low']:.1%} and {stake['high']:.1%} of the samples go against the shortcut."
+        share = f"Between {stake['low']:.1%} and {stake['high']:.1%} of the samples" if stake["high"] else "No samples"
+        second = f"{share} go against the shortcut."
         return [*self.reasons[:1], repair["sentence"] if repair else second, *self.summary["next"]["sentences"][:1]]
 
     @property
@@ -255,7 +256,8 @@ def conflicting_share(examined: Examined) -> Estimate:
 
 
 def seen_share(examined: Examined) -> Estimate | None:
-    """The share of conflicting samples among those that were marked at random, classes weighted by their size.
+    """The share of conflicting samples among those that were marked at random, classes weighted by their size; at
+    least all that were marked so.
 
     With tags, a sample is conflicting if its tag is not the usual one of its class. None where too few are marked, or
     where one tag is the usual one of all classes.
@@ -266,19 +268,22 @@ def seen_share(examined: Examined) -> Estimate | None:
     count = sum(map(len, drawn.values()))
     if count < FEW:
         return None
-    told = {k: [marks[row] for row in rows.tolist()] for k, rows in drawn.items()}
-    usual = {k: Counter(mark for mark in each if mark not in MARKS).most_common(1) for k, each in told.items()}
-    tags = {k: each[0][0] for k, each in usual.items() if each}
+    usual = {k: Counter(tag for row in rows.tolist() if (tag := marks[row]) not in MARKS) for k, rows in drawn.items()}
+    tags = {k: each.most_common(1)[0][0] for k, each in usual.items() if each}
     if len(tags) > 1 and len(set(tags.values())) == 1:
         return None
-    against = {k: [mark not in ("aligned", MISLABELLED, tags.get(k)) for mark in each] for k, each in told.items()}
+    conflicts = {
+        row: mark == CONFLICTING or mark not in (*MARKS, tags.get(y[row], mark)) for row, mark in marks.items()
+    }
+    against = {k: [conflicts[row] for row in rows.tolist()] for k, rows in drawn.items()}
     size = np.array([(y[pool] == k).sum() for k in drawn], np.float64)
     weight, numbers = size / size.sum(), np.array([len(each) for each in against.values()])
     value = float(weight @ [np.mean(each) for each in against.values()])
     units = len(np.unique(examined.subject.own.unit[np.concatenate(list(drawn.values()))]))  # ten of one unit are one
     low, high = binomial_interval(value, units / count / float((weight**2 / numbers).sum()))
-    hits = sum(map(sum, against.values()))
-    return Estimate(value, low, high, f"{hits} of {count} samples that were marked at random, classes by their size")
+    least = sum(conflicts[row] for row in examined.confirmed.tolist()) / len(pool)
+    how = f"{sum(map(sum, against.values()))} of {count} samples that were marked at random, classes by their size"
+    return Estimate(max(value, least), max(low, least), max(high, least), f"{how}; at least all that were marked so")
 
 
 def mislabelled_share(examined: Examined) -> Estimate:

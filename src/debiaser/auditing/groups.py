@@ -14,13 +14,14 @@ from debiaser.auditing.crossval import Rows, Vector
 from debiaser.auditing.estimates import Estimate, binomial_interval, share
 from debiaser.auditing.marks import MARKS, marked_at_random
 from debiaser.auditing.verdict import Examined
+from debiaser.data.own.rows import first
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream
 from debiaser.learn.last_layer import equal_groups
 
 MOST = 20  # values of a group column that are told apart, the most frequent ones
 FEWEST = 10  # samples from which on a cell is judged
-NAMED = 4  # empty cells that the sentence names
+NAMED, LISTED = 4, 8  # empty cells, and groups with their sizes, that a sentence names
 MISSING, OTHER = "(missing)", "other"
 # Ways to propagate: whether marks weigh the same by class x value, not by value alone, and scikit-learn's C: few marks,
 # many features. The one that finds more marks again, out of fold, is taken.
@@ -99,8 +100,7 @@ def association(column: str, cells: Cells) -> dict[str, Any]:
     told = f"In {within[k, g]:.0%} of the samples of '{classes[k]}' the group is '{groups[g]}' "
     told += f"({everywhere[g]:.0%} of all samples)" + (f"; Cramér's V {v:.2f}." if v is not None else ".")
     if empty := [f"'{name}' x '{group}'" for (name, group), rows in cells.items() if not len(rows)]:
-        more = f" and {len(empty) - NAMED:,} more" if len(empty) > NAMED else ""
-        told += f" No samples at all: {', '.join(empty[:NAMED])}{more}."
+        told += f" No samples at all: {first(empty, NAMED)}."
     return {"cramers_v": v, "sentence": told}
 
 
@@ -318,7 +318,7 @@ def report(
     low, high = binomial_interval(hit, int(asked.sum())) if asked.any() else (0.0, 1.0)
     accuracy = Estimate(100 * hit, 100 * low, 100 * high, f"cross-validated over {int(asked.sum())} marks")
     of, marked = groups.of(y), groups.of(y)[rows]
-    cells = [
+    cells: list[dict[str, Any]] = [
         {
             "class": classes[number // len(groups.values)],
             "value": groups.values[number % len(groups.values)],
@@ -330,7 +330,8 @@ def report(
     ]
     curve = learning_curve(propagation, rows, labels, examined.trainer.seed)
     curve += [] if np.isnan(hit) else [[len(rows), 100 * hit]]
-    counts = "; ".join(f"{cell['class']}, {cell['value']}: {cell['n']:,}" for cell in cells)
+    large = sorted((cell for cell in cells if cell["n"]), key=lambda cell: -int(cell["n"]))
+    counts = first([f"{cell['class']} x {cell['value']} ({cell['n']:,})" for cell in large], LISTED)
     again_in_words = "too few to check" if np.isnan(hit) else f"recovered with {accuracy.words()} accuracy"
     others = int(groups.known.sum()) - len(rows)
     beside = f" ({others:,} more are on held-out samples)" if others else ""
@@ -347,13 +348,13 @@ def report(
 
 def more_marks(cells: list[dict[str, Any]], curve: list[list[float]]) -> str:
     """Whether more marks are worth a person's time."""
-    unseen = [f"{cell['class']}, {cell['value']}" for cell in cells if cell["n"] and not cell["marked"]]
+    unseen = [f"{cell['class']} x {cell['value']}" for cell in cells if cell["n"] and not cell["marked"]]
     if unseen:
-        return f"More marks would help: none is in {'; '.join(unseen)}."
+        return f"More marks would help: none is in {first(unseen, NAMED)}."
     lost = [cell for cell in cells if cell["found_again"] is not None and cell["found_again"] < 100 * WEAK_CELL]
     if lost:
         cell = min(lost, key=lambda each: each["found_again"])
-        where = f"{cell['class']}, {cell['value']}"
+        where = f"{cell['class']} x {cell['value']}"
         return f"More marks would help: of those in {where} only {cell['found_again']:.0f}% are recovered."
     if len(curve) > 1 and curve[-1][1] - curve[-2][1] > RISING:
         return (

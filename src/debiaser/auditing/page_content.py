@@ -39,7 +39,7 @@ SMOOTH = 28  # a look is blurred by one part in so many of the image, to either 
 WORDS = 40  # of a text, at most, whose weight is found
 SIDE, LARGE = 160, 320  # pixels of an image on the page, at most; of one to mark
 AROUND = 180  # characters of a text that show a swap
-STRIPS = 3  # swaps that are shown of each view
+STRIPS = 3  # swaps that are shown of each view, of as many classes
 
 
 def find_slices(examined: Examined) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def input_gradients(subject: Subject, model: nn.Module, images: torch.Tensor) ->
 
 def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tensor]) -> list[list[Any]]:
     """Each word and what leaving it out takes from the answer's probability, relative to the strongest (-1 to 1)."""
-    words = re.findall(r"\S+", text)[:WORDS]
+    words = re.findall(r"<br\b\s*/?>?|(?:(?!<br\b)\S)+", text)[:WORDS]
     if not words:
         return []
     variants = [" ".join(words), *(" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))]
@@ -152,7 +152,12 @@ def word_weights(model: nn.Module, text: str, enter: Callable[[Any], torch.Tenso
     answer = probability[0].argmax()
     lost = probability[0, answer] - probability[1:, answer]
     strongest = max(float(np.abs(lost).max()), 1e-12)
-    return [[word, round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+    return [[readable(word), round(float(each / strongest), 3)] for word, each in zip(words, lost, strict=True)]
+
+
+def readable(text: str) -> str:
+    """The text as a person reads it: reviews from the web are full of HTML line breaks, which are shown as breaks."""
+    return re.sub(r"(?i)[^\S\n]*<br\b\s*/?>?[^\S\n]*", "\n", text)
 
 
 def shown_samples(
@@ -164,7 +169,7 @@ def shown_samples(
     contents = subject.read(torch.from_numpy(rows))
     samples = [
         {kind: content, "easy": examined.biased.probability[row], "plain": examined.plain.probability[row]}
-        for row, content in zip(rows, contents if kind == "text" else small(contents), strict=True)
+        for row, content in zip(rows, map(readable, contents) if kind == "text" else small(contents), strict=True)
     ]
     debiased = None
     if evaluation is not None and evaluation.chosen != VANILLA:
@@ -190,13 +195,12 @@ def shown_samples(
 def small(images: torch.Tensor) -> NDArray[np.uint8]:
     """(b, s, s, 3) at most SIDE pixels wide."""
     if images.shape[-1] > SIDE:
-        resized = F.interpolate(images.float(), SIDE, mode="bilinear", antialias=True)
-        images = resized.round().clamp(0, 255).byte()
+        images = F.interpolate(images.float(), SIDE, mode="bilinear", antialias=True).round().clamp(0, 255).byte()
     return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
-    """By view some swaps, those that the model followed first: original, donor and swapped sample, and the answers."""
+    """By view a swap of each of some classes, followed ones first: original, donor, swapped sample, and the answers."""
     swaps, y, said = examined.swaps, examined.trainer.y, examined.plain.answer
     if not isinstance(swaps, SwapTest) or not swaps.reliances:
         return {}
@@ -207,7 +211,8 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
         if view.name not in swaps.answers:
             continue
         answers = swaps.answers[view.name]
-        first = np.argsort(answers != y[donors], kind="stable")[:STRIPS]
+        order = np.argsort(answers != y[donors], kind="stable")
+        first = order[np.sort(np.unique(y[rows[order]], return_index=True)[1])[:STRIPS]]
         x, other = (subject.read(torch.from_numpy(each[first])) for each in (rows, donors))
         swapped = view.swap(x, other, torch.from_numpy(swaps.pairs.rows[first]))
         strips[view.name] = []
@@ -216,8 +221,9 @@ def shown_swaps(examined: Examined) -> dict[str, list[dict[str, Any]]]:
             if subject.own.kind == "image":
                 strips[view.name].append({"images": list(small(torch.stack(three))), "answers": told})
             else:  # the texts around what changed
-                texts = [excerpt(three[0], three[2]), three[1][:AROUND], excerpt(three[2], three[0])]
-                strips[view.name].append({"texts": texts, "answers": told})
+                one, donor, mixed = map(readable, three)
+                texts = [excerpt(one, mixed), donor[:AROUND], excerpt(mixed, one)]
+                strips[view.name] += [{"texts": texts, "answers": told}]
     return strips
 
 

@@ -87,9 +87,8 @@ def select_and_prove(
     paid = None if examined.degenerate else price(evaluation, choice.rival, trainer.seed)
     if paid is not None:
         here = conflicting_share(examined).plain
-        paid["sentence"] = (
-            f"{paid['sentence'][:-1]}; your data: between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%."
-        )
+        share = f"between {100 * here['low']:.1f}% and {100 * here['high']:.1f}%"
+        paid["sentence"] = f"{paid['sentence'][:-1]}; your data: {share}."
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
     exported = wanted or (choice.chosen if more["kept"] else VANILLA)
     told = told_export(exported, wanted is not None, choice, groups)
@@ -247,16 +246,16 @@ def choose_model(
     beyond = ""
     if of is not None or planted is not None:
         chosen, free = (simplest_of_best(drawn, full, numbers) for numbers in (allowed, range(len(names))))
-        by = "the worst class" if of is None else f"the worst of {len(cells)} groups"
+        by = "accuracy in the worst class" if of is None else f"accuracy in the worst of {len(cells)} groups"
         by += f" ({known.source})" if known else ""
         if planted is not None:
-            by = f"half {by}, half {len(planted.places):,} samples given the {planted.title} of another class"
+            by += f" and on {len(planted.places):,} samples given the {planted.title} of another class, half each"
     else:
         both = [full[n] + overall[name] for n, name in enumerate(names)]  # a gain must be larger than its cost
         worthy = [n for n in allowed if names[n] == VANILLA or both[n] > both[names.index(VANILLA)]]
         chosen, beyond = beyond_null(names, worthy, full, drawn, null)
         free = simplest_of_best(drawn, full, allowed)
-        by = "the mean over cells (class x misclassified by the biased model), beyond the null world"
+        by = "mean accuracy over cells (class x misclassified by the biased model), beyond the null world"
     rows = [
         {
             "name": name,
@@ -343,10 +342,10 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
     if wanted:
         why, change = "you asked for it with --export", "leave --export out to take the chosen one"
     elif exported != VANILLA:
-        why = f"it was chosen by {choice.by}, and held-out samples do not show it to do harm"
+        why = f"it was chosen by {choice.by}, and held-out samples do not show that it does harm"
         change = f"--export {folder_name(VANILLA)} takes vanilla instead"
     elif choice.chosen != VANILLA:
-        why = f"{choice.chosen} was chosen, but held-out samples show it to do harm"
+        why = f"{choice.chosen} was chosen, but held-out samples show that it does harm"
         change = f"--export {folder_name(choice.chosen)} takes it anyway"
     else:
         why = "no candidate was clearly better"
@@ -354,4 +353,5 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
             why = f"{choice.at_any_cost} looked better, but was ruled out or not clearly better"
         change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
         change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
-    return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}
+    told = f"Exported: {exported}. {why[:1].upper()}{why[1:]}; {change}."
+    return {"name": exported, "why": why, "change": change, "sentence": told}

@@ -212,9 +212,8 @@ def verdict(test: SwapTest, health: Health) -> tuple[str, list[str]]:
         unsound.append("No property could be swapped that a model should not follow.")
     lost = [DEGENERATE] if health.degenerate else []
     if unsound:
-        hints = found if health.skill >= WEAK else []
-        told_hints = [f"{followed(each)} So far that is a hint, not a finding." for each in hints]
-        return CANNOT_TELL, unsound + told_hints + [*health.hidden] + lost
+        hints = [f"{followed(each)} So far that is a hint, not a finding." for each in found if health.skill >= WEAK]
+        return CANNOT_TELL, unsound + hints + [*health.hidden] + lost
     if found:
         return BIASED, [followed(each) for each in found] + [*health.hidden] + lost
     if unclear := lost + unclear_reasons(test, health):
@@ -239,21 +238,16 @@ def unclear_reasons(test: SwapTest, health: Health) -> list[str]:
         elif each.screened:
             continue
         elif each.nuisance and off_data(each):
-            reasons.append(
-                f"Swapping the {each.title} changes the answer in {each.flips_same_class:.0f}% of cases even within a "
-                f"class (between classes {each.flips:.0f}%), so that swap cannot be judged."
-            )
+            flips = f"{each.flips_same_class:.0f}% of cases even within a class (between classes {each.flips:.0f}%)"
+            reasons.append(f"Swapping the {each.title} changes the answer in {flips}, so that swap cannot be judged.")
         elif each.nuisance and (each.excess.high is None or each.excess.high >= MATTERS):
             reasons.append(f"{followed(each)} That is too uncertain: {each.excess.words(' points')} beyond chance.")
     if test.fewest_eligible < ELIGIBLE:
-        reasons.append(
-            f"The model is right on only {test.fewest_eligible:,} samples of a class; {ELIGIBLE} are needed."
-        )
+        reasons.append(f"The model gets {test.fewest_eligible:,} samples of a class right; {ELIGIBLE} are needed.")
     if health.biased_errors < FEW:
-        reasons.append(
-            f"The biased model misclassifies only {health.biased_errors:,} samples: a shortcut that goes with the "
-            "label everywhere is not ruled out."
-        )
+        few = f"only {health.biased_errors:,}" if health.biased_errors else "no"
+        left = "a shortcut that goes with the label everywhere is not ruled out"
+        reasons.append(f"The biased model misclassifies {few} samples: {left}.")
     if health.recoverable:
         reasons.append("Some samples go against a shortcut, but no property that was tested explains which one it is.")
     reasons += [f"A suspect column has an empty cell: {cell}." for cell in health.empty]

@@ -34,10 +34,10 @@ class DebiasedTrainer(library.Trainer):  # type: ignore[misc, name-defined]
 
     `scores_` (n,) is in the order of train_dataset and is saved in output_dir; `train(resume_from_checkpoint=True)`
     resumes whichever stage was interrupted. At the start of every epoch, `train` raises an error if the loader's
-    sampler was replaced. Draws are guarded: classes are drawn equally often, samples that the biased model misclassifies at
-    most so often that its predictions tell nothing, and the scores are tempered. Some samples are held out of both stages;
-    after training, `comparison_` has the accuracies of both models on them. `biased_state_` has the weights after the
-    first stage.
+    sampler was replaced. Draws are guarded: classes are drawn equally often, samples that the biased model
+    misclassifies at most so often that its predictions tell nothing, and the scores are tempered. Some samples are held
+    out of both stages; after training, `comparison_` has the accuracies of both models on them. `biased_state_` has the
+    weights after the first stage.
 
     Args:
         *args: arguments of Trainer; its `args` describe the second stage.

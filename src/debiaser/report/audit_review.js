@@ -115,11 +115,3 @@ enlarged.start();
 table.start();
 review.start();
 marker.start();
-let folded = [];
-window.addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
-  for (const details of folded) details.open = true;
-});
-window.addEventListener("afterprint", () => {
-  for (const details of folded) details.open = false;
-});
