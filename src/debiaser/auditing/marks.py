@@ -131,12 +131,12 @@ def read_lines(path: Path) -> list[Line]:
         )
     if "mark" not in names or not {"id", "content"} & set(names):
         raise Problem(f"{path} has no columns id and mark; {asked}")
-    lines = []
+    lines, words = [], dict(WORDS)  # of tags the first spelling: case and spaces make no other tag
     for row in rows:
-        mark = unguarded(row["mark"].strip())
+        mark = " ".join(unguarded(row["mark"].strip()).split())
         told = {name: unguarded(row.get(name, "").strip()) for name in ("label", "content")}
         if mark and (row.get("id") or told["content"]):
-            lines.append(Line(unguarded(row.get("id", "")), WORDS.get(mark.lower(), mark), **told))
+            lines.append(Line(unguarded(row.get("id", "")), words.setdefault(mark.casefold(), mark), **told))
     if not lines:
         raise Problem(f"{path} holds no marks: mark some samples in the page, and save them")
     return lines

@@ -2,13 +2,13 @@
 
 import csv
 import hmac
+import io
 import json
 import secrets
 import shlex
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,7 +17,7 @@ import typer
 from debiaser.cli import app as options
 from debiaser.cli.app import app
 from debiaser.errors import Problem, printable
-from debiaser.io import replacing
+from debiaser.io import locked, private, write_text
 
 MOST = 1 << 20  # bytes of marks
 COLUMNS = ("id", "mark", "label", "content")
@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         except OSError as error:
             raise Problem(f"cannot listen on port {port}: {error.strerror}; choose another --port") from error
         self.page, self.marks, self.command = page, marks, command
-        self.token, self.lock = secrets.token_urlsafe(24), Lock()
+        self.token = secrets.token_urlsafe(24)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.OK, served_page(self.server), "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
-        """All marks, as the lines of the file."""
+        """The marks that changed, as lines of the file."""
         if not self.allowed("/marks"):
             return
         length = self.headers.get("Content-Length", "")
@@ -125,18 +125,25 @@ class Handler(BaseHTTPRequestHandler):
             self.take(self.rfile.read(int(length)))
 
     def take(self, content: bytes) -> None:
-        """Write the marks, for their owner only."""
+        """Change these marks in the file, which is for its owner only; an empty mark removes one.
+
+        All others stay: another page may write to the same file.
+        """
         try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            text = ""
-        if text.split("\n")[0] != ",".join(COLUMNS):
+            reader = csv.DictReader(io.StringIO(content.decode(), newline=""), COLUMNS, None, "")
+            head, *changes = ({name: line[name] for name in COLUMNS} for line in reader)
+        except (UnicodeDecodeError, csv.Error, ValueError):
+            head, changes = {}, []
+        if tuple(head.values()) != COLUMNS:
             self.answer(HTTPStatus.BAD_REQUEST)
             return
         try:
-            with self.server.lock, replacing(self.server.marks) as temporary:
-                temporary.chmod(0o600)
-                temporary.write_bytes(content)
+            with locked(self.server.marks.with_name(".marks.lock")), private():
+                lines, text = [*read_marks(self.server.marks), *changes], io.StringIO()
+                latest = {(line["id"], line["label"], line["content"]): line for line in lines}
+                writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+                writer.writerows([head, *(line for line in latest.values() if line["mark"])])
+                write_text(self.server.marks, text.getvalue())
         except Problem as problem:
             self.answer(HTTPStatus.INSUFFICIENT_STORAGE, str(problem).encode())
             return
