@@ -167,7 +167,7 @@ def test_what_comes_out_of_debias() -> None:
     """By default some samples are held out; both networks are kept; scores are of all samples."""
     x, y, shown = two_features(500, 0.9, 0.05)
     done = debias(network(), TensorDataset(torch.tensor(x), torch.tensor(y)), recipe=replace(FAST, epochs=10))
-    assert done.vanilla is not None and done.told and done.scores is not None and done.probabilities is not None
+    assert done.vanilla is not None and done.decisions and done.scores is not None and done.probabilities is not None
     assert len(done.scores) == len(done.probabilities) == 500 and (done.probabilities == 0).sum() == 100
     assert done.scores[shown != y].mean() > 2 * done.scores[shown == y].mean()
     assert done.model is (done.debiased if done.comparison and done.comparison.helped else done.vanilla)
@@ -187,7 +187,7 @@ def test_too_few_samples_or_one_class_give_vanilla_and_say_so(labels: np.ndarray
     x = torch.randn(len(labels), 2, dtype=torch.float64)
     done = debias(network(), TensorDataset(x, torch.tensor(labels)), recipe=Recipe(epochs=1, batch_size=8))
     assert done.model is done.vanilla and done.debiased is None
-    assert "too few to hold any out" in done.told[0] and "vanilla" in caplog.text
+    assert "too few to hold any out" in done.decisions[0] and "vanilla" in caplog.text
 
 
 def test_a_tiny_class_is_no_obstacle() -> None:
@@ -209,4 +209,4 @@ def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None
     task = tiny_task()
     GuardedPGD(strength=0, doubt=False).fit(task)
     assert task.journal.comparison is None and task.journal.models.keys() == {"vanilla"}
-    assert task.journal.told == ["strength 0: as it was set"]
+    assert task.journal.decisions == ["strength 0: as it was set"]

@@ -229,7 +229,7 @@ def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Pat
     answers = np.where(np.arange(2) == np.where(np.arange(20) % 5, y, 1 - y)[:, None], 0.9, 0.1)
     findings = audit(folder, answers, out=tmp_path / "out")
     asked = pd.read_csv(tmp_path / "out" / "to_mark.csv")
-    assert list(asked.columns) == ["id", "path", "label", "why"] and sorted(asked["id"]) == sorted(findings.rows["id"])
+    assert list(asked.columns) == ["id", "path", "label", "why", "content"] and sorted(asked["id"]) == sorted(findings.rows["id"])
     told = page_data(tmp_path / "out")
     assert [told["rows"]["id"][place] for place in told["to_mark"]] == list(asked["id"])
     table = findings.to_mark(8).assign(mark=["wet", "dry"] * 4, id="renamed")

@@ -226,7 +226,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
         seeds = request.seeds or SEEDS
         evaluation, more = select_and_prove(examined, groups, seeds, request.max_cost, request.export)
         folder = export_models(request.folder(own), examined, evaluation, more["repair"])
-        propagation = groups.told if groups else None
+        propagation = groups.propagation if groups else None
         return conclude(examined, request, evaluation, **more, propagation=propagation, model_dir=str(folder))
 
 
@@ -270,8 +270,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         if work.is_dir():
             log.warning("%s is of an older version of debiaser: its models that do not fit are trained again", work)
         (make_folder(work) / LAYOUT).touch()
-    seeds = max(BIASED_SEEDS, request.seeds)
-    biased = train_biased_models(trainer, seeds)
+    biased = train_biased_models(trainer, request.seeds or BIASED_SEEDS)
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)
@@ -298,7 +297,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
         verdict=verdict,
         reasons=reasons,
-        model=in_words(subject, len(trainer.folds), seeds),
+        model=in_words(subject, len(trainer.folds), len(plain.keys)),
         views=views,
         named=named,
         controls=controls,

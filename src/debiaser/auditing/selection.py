@@ -274,8 +274,9 @@ def choose_model(
     beside = f"; {VANILLA} {full[names.index(VANILLA)]:.1f}" if names[chosen] != VANILLA else ""
     told = f"Chosen on {len(validation.rows):,} samples that the models never saw, by {by}: {names[chosen]} "
     told += f"({full[chosen]:.1f}{beside}).{beyond}"
-    out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
-    told += f" Ruled out: {', '.join(out)}." if out else ""
+    told += ruled_out({name: why for name, why in reasons.items() if why and name != VANILLA})
+    if max_cost is not None and (cost := overall[VANILLA] - overall[names[free]]) > max_cost:
+        told += f" --max-cost {math.ceil(cost)} allows {names[free]}."
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
 
 
@@ -296,7 +297,7 @@ def veto(
     if worst[name] < min(chance, worst[VANILLA]):
         return "below chance in a class"
     if max_cost is not None and cost > max_cost:
-        return f"costs {cost:.1f} points of accuracy, more than {max_cost:g}: --max-cost {math.ceil(cost)} allows it"
+        return f"lost accuracy above --max-cost {max_cost:g}"
     if planted is not None and name != VANILLA:
         gain = 100 * float(planted.right[name].mean() - planted.right[VANILLA].mean())
         if break_even(cost, gain) > 100 * (1 - chance):
@@ -304,6 +305,13 @@ def veto(
     if name == DRO and known and not known.reliable:  # it gives most weight to the worst group, right or wrong
         return "too few marks of the rarer groups are recovered"
     return ""
+
+
+def ruled_out(reasons: dict[str, str]) -> str:
+    """Candidates by the reason that rules them out: one by its name, several by their number, as a table has them."""
+    by_reason = {why: [name for name in reasons if reasons[name] == why] for why in reasons.values()}
+    parts = (f"{each[0] if len(each) < 2 else f'{len(each)} candidates'} ({why})" for why, each in by_reason.items())
+    return f" Ruled out: {'; '.join(parts)}." if reasons else ""
 
 
 def beyond_null(

@@ -9,7 +9,7 @@ import shlex
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
 import typer
@@ -130,19 +130,18 @@ class Handler(BaseHTTPRequestHandler):
         All others stay: another page may write to the same file.
         """
         try:
-            reader = csv.DictReader(io.StringIO(content.decode(), newline=""), COLUMNS, None, "")
-            head, *changes = ({name: line[name] for name in COLUMNS} for line in reader)
-        except (UnicodeDecodeError, csv.Error, ValueError):
-            head, changes = {}, []
-        if tuple(head.values()) != COLUMNS:
+            head, *changes = csv.reader(io.StringIO(content.decode(), newline=""))
+        except (csv.Error, ValueError):
+            head, changes = [], []
+        if tuple(head) != COLUMNS or any(len(line) != len(COLUMNS) for line in changes):
             self.answer(HTTPStatus.BAD_REQUEST)
             return
         try:
             with locked(self.server.marks.with_name(".marks.lock")), private():
-                lines, text = [*read_marks(self.server.marks), *changes], io.StringIO()
-                latest = {(line["id"], line["label"], line["content"]): line for line in lines}
-                writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-                writer.writerows([head, *(line for line in latest.values() if line["mark"])])
+                lines, text = [*(line.values() for line in read_marks(self.server.marks)), *changes], io.StringIO()
+                latest = {(name, label, digest): mark for name, mark, label, digest in lines}
+                kept = ((name, mark, *others) for (name, *others), mark in latest.items() if mark)
+                csv.writer(text, lineterminator="\n").writerows([head, *kept])
                 write_text(self.server.marks, text.getvalue())
         except Problem as problem:
             self.answer(HTTPStatus.INSUFFICIENT_STORAGE, str(problem).encode())
@@ -166,8 +165,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status: HTTPStatus, content: bytes = b"", kind: str = "text/plain; charset=utf-8") -> None:
         """Answer and end the connection: what was not read of a request is not taken for another."""
         self.send_response(status)
-        told = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), "Connection": "close"}
-        for name, value in told.items():
+        about = {"Content-Type": kind, "Content-Length": str(len(content)), "Connection": "close"}
+        for name, value in {**HEADERS, **about}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -176,9 +175,9 @@ class Handler(BaseHTTPRequestHandler):
 def served_page(server: Server) -> bytes:
     """The page as it is, but that it may send marks to where it comes from."""
     text = server.page.read_text(encoding="utf-8")
-    told: dict[str, Any] = {"token": server.token, "file": str(server.marks), "command": server.command}
-    told["marks"] = read_marks(server.marks) if server.marks.exists() else None
-    data = json.dumps(told).replace("<", "\\u003c")  # nothing in it can end the element
+    marks = read_marks(server.marks) if server.marks.exists() else None
+    served = {"token": server.token, "file": str(server.marks), "command": server.command, "marks": marks}
+    data = json.dumps(served).replace("<", "\\u003c")  # nothing in it can end the element
     text = text.replace(NOTHING_ELSE, f"{NOTHING_ELSE} connect-src 'self';", 1)
     text = text.replace("</head>", f'<script type="application/json" id="served">{data}</script>\n</head>', 1)
     return text.encode()

@@ -72,12 +72,12 @@ class GuardedPGD(Method):
         strength, why = choose_strength(crossed, stream) if self.strength is None else (self.strength, "as it was set")
         vanilla = self.fit_vanilla(task, np.flatnonzero(half >= 0))  # step 3
         note(task, crossed, strength)
-        task.journal.told.append(f"strength {strength:g}: {why}")
+        task.journal.decisions.append(f"strength {strength:g}: {why}")
         if strength == 0:
             return vanilla
         debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased")  # step 4
         if self.doubt and (wrong := self.share_of_wrong_labels(task, debiased, biased, half)) > WRONG:  # step 5
-            task.journal.told.append(f"of held-out labels against the shortcut {wrong:.0%} look wrong: drawn less")
+            task.journal.decisions.append(f"of held-out labels against the shortcut {wrong:.0%} look wrong: drawn less")
             crossed = self.doubted(task, biased, crossed, strength)
             note(task, crossed, strength)
             debiased = self.fit_debiased(task, biased[0], crossed, strength, crossed.inside, "debiased again")
@@ -88,7 +88,7 @@ class GuardedPGD(Method):
         better = f"gains {found.gain:.1f} ± {found.error:.1f} points in mean cell accuracy on {found.samples} held-out "
         better += f"samples and costs {found.cost:.1f} on all of them"
         kept = "kept" if found.helped else f"vanilla is used{f', since {found.danger}' if found.danger else ''}"
-        task.journal.told.append(f"the debiased model {better}: {kept}")
+        task.journal.decisions.append(f"the debiased model {better}: {kept}")
         return debiased if found.helped else vanilla
 
     def fit_biased(self, task: Task, y: Rows, learnt: Mask, stage: str) -> nn.Module:
@@ -109,7 +109,7 @@ class GuardedPGD(Method):
     def undecided(self, task: Task, why: str) -> nn.Module:
         """Train vanilla on all samples, since there are too few for a comparison."""
         log.warning("%s, so the model is a vanilla one; give more samples", why)
-        task.journal.told.append(f"strength 0: {why}")
+        task.journal.decisions.append(f"strength 0: {why}")
         for name in ("score", "probability", "trust"):
             task.journal.note(name, np.full(len(task.train), 1 / len(task.train) if name == "probability" else 1.0))
         return self.fit_vanilla(task, np.arange(len(task.train)))
