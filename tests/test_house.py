@@ -81,9 +81,9 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4100,
-    "cli": 1209,
-    "data": 3630,
+    "auditing": 4104,
+    "cli": 1212,
+    "data": 3634,
     "integrations": 559,
     "learn": 2895,
     "methods": 1387,

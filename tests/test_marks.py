@@ -86,6 +86,7 @@ def test_marks_are_found_by_content_then_id_and_what_is_not_used_is_told(
         ("id,mark\n0,a\n4,a\n", "All 2 say 'aligned'"),
         ("id,mark\n0,m\n4,m\n", "All are mislabelled ones"),
         ("id,mark\n0,dry\n2,dry\n4,wet\n5,m\n", "so it adds no information"),
+        ("id,mark\n0,dry\n1,dry\n2,wet\n4,wet\n5,wte\n", "Only one sample is marked 'wte': correct it if"),
     ],
 )
 def test_what_marks_cannot_do_is_told(tmp_path: Path, lines: str, told: str) -> None:
@@ -229,7 +230,9 @@ def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Pat
     answers = np.where(np.arange(2) == np.where(np.arange(20) % 5, y, 1 - y)[:, None], 0.9, 0.1)
     findings = audit(folder, answers, out=tmp_path / "out")
     asked = pd.read_csv(tmp_path / "out" / "to_mark.csv")
-    assert list(asked.columns) == ["id", "path", "label", "why", "content"] and sorted(asked["id"]) == sorted(findings.rows["id"])
+    assert list(asked.columns) == ["id", "path", "label", "why", "content"] and sorted(asked["id"]) == sorted(
+        findings.rows["id"]
+    )
     told = page_data(tmp_path / "out")
     assert [told["rows"]["id"][place] for place in told["to_mark"]] == list(asked["id"])
     table = findings.to_mark(8).assign(mark=["wet", "dry"] * 4, id="renamed")

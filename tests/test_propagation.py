@@ -105,8 +105,12 @@ def test_aligned_and_conflicting_are_values_of_the_shortcut(shortcut: Any) -> No
 
 def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
     examined = examined_of(*shortcut)
-    with pytest.raises(Problem, match="all of them 'water'"):
+    with pytest.raises(Problem, match="all 20 say 'water'"):
         propagate_marks(examined, dict.fromkeys(range(20), "water"))
+    with pytest.raises(Problem, match="all are on held-out samples"):
+        propagate_marks(examined_of(*shortcut, held_out=2), {N - 1: "water", N - 2: "land"})
+    with pytest.raises(Problem, match="all say mislabelled"):
+        propagate_marks(examined, dict.fromkeys(range(20), "mislabelled"))
     with pytest.raises(Problem, match="they add nothing to the label"):
         propagate_marks(examined, {0: "land", 1: "water", 2: "land", 3: "water"})
     few = {0: "land", 1: "water", 2: "water", 3: "land", 4: "typo"}

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from debiaser.auditing.candidates import DFR, DRO, EQUAL, EVERY_CANDIDATE, Evaluation
+from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
@@ -30,7 +30,7 @@ from debiaser.auditing.groups import Groups, column_groups, propagate_marks
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
-from debiaser.auditing.selection import find_candidate, select_and_prove
+from debiaser.auditing.selection import BALANCED, find_candidate, select_and_prove
 from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
 from debiaser.data.cache import user_cache
@@ -215,9 +215,9 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
 
         return debias_network(model, dataset, *how, **options)
     request = make_request(options)
-    grouped = bool(request.marks or request.use_groups)
-    possible = [name for name in EVERY_CANDIDATE if grouped or not name.startswith((EQUAL, DRO, DFR))]
-    find_candidate(request.export, possible)  # a name that no candidate has is told at once
+    wanted = find_candidate(request.export, EVERY_CANDIDATE)  # a name that no candidate has is told at once
+    if wanted and wanted.startswith(BALANCED) and not (request.marks or request.use_groups):
+        raise Misuse(f"{wanted} balances groups: give --marks FILE, or --group COLUMN and --use-groups")
     with private():
         subject = read_subject(model, request, need_test=True)
         own = subject.own

@@ -159,11 +159,9 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     learnt = np.array([row for row in words if examined.place[row] >= 0], np.int64)
     values = tuple(sorted({words[row] for row in learnt.tolist()}))
     if len(values) < 2:
-        only = f"all of them '{values[0]}'" if values else "none of them on a sample that may be learnt from"
-        raise Problem(
-            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: to_mark.csv lists "
-            "the next ones"
-        )
+        nothing = "all are on held-out samples, which nothing learns from" if words else "all say mislabelled"
+        only = f"all {len(learnt):,} say '{values[0]}'" if values else nothing
+        raise Problem(f"the marks make no groups: {only}; mark samples of both kinds: to_mark.csv lists the next ones")
     number = {word: place for place, word in enumerate(values)}
     labels = np.array([number[words[row]] for row in learnt.tolist()])
     if all(len(np.unique(labels[y[learnt] == k])) < 2 for k in np.unique(y[learnt])):

@@ -91,7 +91,7 @@ def match_marks(own: OwnData, path: Path) -> Marks:
     if len(missing) == len(lines):
         raise Problem(
             f"none of the {len(lines):,} marked samples in {path} are in this data (the first: {missing[0].name}); it "
-            "was saved for another data set"
+            "was saved for another data set: mark samples in the page of this one"
         )
     twice = {row for row, marks in by_sample.items() if len(marks) > 1}
     clashing = {content for (content, _), marks in by_content.items() if len(marks) > 1}
@@ -189,6 +189,8 @@ def doubts(own: OwnData, found: Mapping[int, str]) -> Iterator[str]:
         yield f"{all_say}: marks tell groups apart only where there are two kinds."
         return
     by_class: dict[str, set[str]] = {}
+    if len(values) > 2 and (once := [repr(mark) for mark, n in Counter(kinds.values()).items() if n == 1]):
+        yield f"Only one sample is marked {first(once)}: correct it if it is a typo, else mark more of them."
     for row, mark in kinds.items():
         by_class.setdefault(own.classes[y[row]], set()).add(mark)
     if not set(MARKS) & values and all(len(tags) == 1 for tags in by_class.values()):

@@ -92,7 +92,7 @@ def select_and_prove(
         )
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
     exported = wanted or (choice.chosen if more["kept"] else VANILLA)
-    told = told_export(exported, wanted is not None, choice, groups)
+    told = told_export(exported, wanted is not None, choice, bool(groups or examined.marks.by_sample))
     facts = {"selection": choice.plain, "price": paid, "exported": exported}
     more["repair"] |= {**facts, "views_after": after, "export": told}
     return evaluation, {**more, **facts}
@@ -345,7 +345,7 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     return next(within)
 
 
-def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:
+def told_export(exported: str, wanted: bool, choice: Choice, marked: bool) -> dict[str, str]:
     """Which model was exported, why, and what would change that."""
     folder = folder_name(choice.rival)
     if wanted:
@@ -360,6 +360,6 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         why = "no candidate was clearly better"
         if choice.at_any_cost != VANILLA:
             why = f"{choice.at_any_cost} looked better, but was ruled out or not clearly better"
-        change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
+        change = "more marks or samples would decide" if marked else "sixty marks would decide (--marks)"
         change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
     return {"name": exported, "why": why, "change": change, "sentence": f"Exported: {exported}: {why}; {change}."}
