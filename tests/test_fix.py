@@ -71,7 +71,8 @@ def test_marks_choose_and_export_a_model_of_groups(marked: tuple[Path, str], out
     config = json.loads((out / "model" / "config.json").read_text())
     assert config["method"] == found["exported"]
     card = (out / "models" / "groupdro" / "README.md").read_text()
-    assert "This model uses marks." in card
+    assert "This model uses marks." in card and "| GroupDRO (uses marks) |" in card and "| biased model |" in card
+    assert ("This model uses marks." in lines) == (found["exported"] in groups)
 
 
 def test_another_candidate_is_exported_on_demand(marked: tuple[Path, str], source: Path, out: Path) -> None:

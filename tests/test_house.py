@@ -81,8 +81,8 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4104,
-    "cli": 1212,
+    "auditing": 4105,
+    "cli": 1214,
     "data": 3634,
     "integrations": 559,
     "learn": 2895,

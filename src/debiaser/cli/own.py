@@ -314,6 +314,8 @@ def summary_lines(findings: Any) -> Iterator[str]:
     yield from (f"  {number}. {each}" for number, each in enumerate(findings.highlights, 1))
     if repair:
         yield repair["export"]["sentence"]
+        flags = {each["name"]: each["uses_groups"] for each in repair["selection"]["candidates"]}
+        yield from (f"This model {flag}." for name, flag in flags.items() if flag and name == repair["exported"])
         yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
         yield f"The page: {findings.page.resolve()}"
