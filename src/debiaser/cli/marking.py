@@ -22,7 +22,7 @@ from debiaser.io import locked, private, write_text
 MOST = 1 << 20  # bytes of marks
 COLUMNS = ("id", "mark", "label", "content")
 NOTHING_ELSE = "default-src 'none';"  # how the page's own policy begins
-MARKER = 'find("served")'  # in the script of pages that can be served
+MARKER = "const bySample"  # in the script of pages that send only what changed
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
