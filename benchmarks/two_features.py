@@ -54,7 +54,7 @@ def measure(n: int, noise: float, rho: float, seed: int, plain_pgd: bool = False
     better = max(found["logistic regression"], found["MLP"])
     kept = models["guarded"]
     facts = {"n": n, "core_noise": noise, "rho": rho, "seed": seed, "unbiased": found, "seconds": seconds}
-    return {**facts, "difference": found["guarded"] - better, "told": list(kept.told_)}
+    return {**facts, "difference": found["guarded"] - better, "told": list(kept.decisions_)}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from conftest import debiaser
+from conftest import assert_refused, debiaser
 from debiaser.data.benchmarks import digits
 
 QUICK = ("--epochs", "4", "--seeds", "1", "--workers", "1", "--quiet")
@@ -71,7 +71,8 @@ def test_marks_choose_and_export_a_model_of_groups(marked: tuple[Path, str], out
     config = json.loads((out / "model" / "config.json").read_text())
     assert config["method"] == found["exported"]
     card = (out / "models" / "groupdro" / "README.md").read_text()
-    assert "This model uses marks." in card
+    assert "This model uses marks." in card and "| GroupDRO (uses marks) |" in card and "| biased model |" in card
+    assert ("This model uses marks." in lines) == (found["exported"] in groups)
 
 
 def test_another_candidate_is_exported_on_demand(marked: tuple[Path, str], source: Path, out: Path) -> None:
@@ -81,6 +82,8 @@ def test_another_candidate_is_exported_on_demand(marked: tuple[Path, str], sourc
     assert json.loads((out / "model" / "config.json").read_text())["method"] == "GroupDRO"
     done = debiaser(*words, "--export", "nonsense")
     assert done.returncode == 2 and "there is no candidate 'nonsense'" in done.stderr and "groupdro" in done.stderr
+    alone = debiaser("debias", str(source), "--export", "groupdro", "--out", str(out), "--quiet")
+    assert_refused(alone, 2, "GroupDRO balances groups: give --marks FILE, or --group COLUMN and --use-groups")
 
 
 def test_known_groups_are_used_only_when_asked(marked: tuple[Path, str], source: Path, out: Path) -> None:

@@ -190,7 +190,7 @@ def test_what_comes_out_of_debias() -> None:
     x, y, shown = two_features(500, 0.9, 0.05)
     data = TensorDataset(torch.tensor(x), torch.tensor(y))
     done = debias(network(), data, GuardedPGD(strength=1), replace(FAST, epochs=10))
-    assert done.vanilla is not None and done.told and done.scores is not None and done.probabilities is not None
+    assert done.vanilla is not None and done.decisions and done.scores is not None and done.probabilities is not None
     assert len(done.scores) == len(done.probabilities) == 500 and (done.probabilities == 0).sum() == 100
     assert done.scores[shown != y].mean() > 2 * done.scores[shown == y].mean()
     assert done.model is (done.debiased if done.comparison and done.comparison.helped else done.vanilla)
@@ -210,7 +210,7 @@ def test_too_few_samples_or_one_class_give_vanilla_and_say_so(labels: np.ndarray
     x = torch.randn(len(labels), 2, dtype=torch.float64)
     done = debias(network(), TensorDataset(x, torch.tensor(labels)), recipe=Recipe(epochs=1, batch_size=8))
     assert done.model is done.vanilla and done.debiased is None
-    assert "too few to hold any out" in done.told[0] and "vanilla" in caplog.text
+    assert "too few to hold any out" in done.decisions[0] and "vanilla" in caplog.text
 
 
 def test_a_tiny_class_is_no_obstacle() -> None:
@@ -233,7 +233,7 @@ def test_a_strength_that_is_set_is_taken(tiny_task: Callable[..., Task]) -> None
     GuardedPGD(strength=0).fit(task)
     assert (task.journal.vectors["probability"] > 0).all(), "nothing is held out where nothing is compared"
     assert task.journal.comparison is None and task.journal.models.keys() == {"vanilla"}
-    assert task.journal.told == ["strength 0: as it was set"]
+    assert task.journal.decisions == ["strength 0: as it was set"]
 
 
 def test_wrong_labels_are_told_from_conflicting_ones_that_they_outnumber() -> None:
@@ -254,4 +254,4 @@ def test_wrong_labels_are_told_from_conflicting_ones_that_they_outnumber() -> No
     GuardedPGD(strength=1).fit(task)
     trust, inside = task.journal.vectors["trust"], task.journal.vectors["probability"] > 0
     right, wrong = (trust[inside & each].mean() for each in (conflicting & ~flipped, flipped & ~conflicting))
-    assert right > 10 * wrong and any("look wrong" in each for each in task.journal.told)
+    assert right > 10 * wrong and any("look wrong" in each for each in task.journal.decisions)

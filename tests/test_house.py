@@ -84,9 +84,9 @@ def printing(tree: ast.Module, room: str) -> Findings:
 # only with a reason in the commit. The test prints what there is.
 BUDGET = {
     "(top)": 341,
-    "auditing": 4098,
-    "cli": 1202,
-    "data": 3630,
+    "auditing": 4103,
+    "cli": 1207,
+    "data": 3634,
     "integrations": 595,
     "learn": 2992,
     "methods": 1425,

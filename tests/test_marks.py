@@ -56,6 +56,7 @@ def matched(folder: Path, content: str, own: Any = OWN) -> Marks:
         ("id,mark\n0,a\n1, C \n4,MISLABELLED\n5,\n", {0: "aligned", 1: "conflicting", 4: "mislabelled"}, ""),
         ("\ufeffid;mark\n0;water\n4; dry land \n", {0: "water", 4: "dry land"}, ""),
         ('"mark","id"\nsea,0\nm,4\nwet,2\n', {0: "sea", 4: "mislabelled", 2: "wet"}, ""),
+        ("id,mark\n0,Dry  land\n4, dry land\n2,DRY LAND \n", {0: "Dry land", 4: "Dry land", 2: "Dry land"}, ""),
         (f"{ALL}\n,c,water,same\n,a,land,same\n,a,land,twin\n", {1: "conflicting", 0: "aligned", 2: "aligned"}, ""),
         (f"{ALL}\nother name,a,water,four\n3,c,land,twin\n", {4: "aligned", 3: "conflicting"}, ""),
         (f"{ALL}\n4,a,water,new\n0,c,land,same\n", {4: "aligned", 0: "conflicting"}, "1 of 2 .* not the same files"),
@@ -85,6 +86,7 @@ def test_marks_are_found_by_content_then_id_and_what_is_not_used_is_told(
         ("id,mark\n0,a\n4,a\n", "All 2 say 'aligned'"),
         ("id,mark\n0,m\n4,m\n", "All are mislabelled ones"),
         ("id,mark\n0,dry\n2,dry\n4,wet\n5,m\n", "so it adds no information"),
+        ("id,mark\n0,dry\n1,dry\n2,wet\n4,wet\n5,wte\n", "Only one sample is marked 'wte': correct it if"),
     ],
 )
 def test_what_marks_cannot_do_is_told(tmp_path: Path, lines: str, told: str) -> None:
@@ -228,7 +230,9 @@ def test_what_to_mark_is_written_beside_the_page_and_marks_come_back(folder: Pat
     answers = np.where(np.arange(2) == np.where(np.arange(20) % 5, y, 1 - y)[:, None], 0.9, 0.1)
     findings = audit(folder, answers, out=tmp_path / "out")
     asked = pd.read_csv(tmp_path / "out" / "to_mark.csv")
-    assert list(asked.columns) == ["id", "path", "label", "why"] and sorted(asked["id"]) == sorted(findings.rows["id"])
+    assert list(asked.columns) == ["id", "path", "label", "why", "content"] and sorted(asked["id"]) == sorted(
+        findings.rows["id"]
+    )
     told = page_data(tmp_path / "out")
     assert [told["rows"]["id"][place] for place in told["to_mark"]] == list(asked["id"])
     table = findings.to_mark(8).assign(mark=["wet", "dry"] * 4, id="renamed")
@@ -283,7 +287,27 @@ def test_the_page_is_given_with_its_token_and_marks_are_written_for_their_owner(
         assert server.marks.read_bytes() == HEAD + lines and stat.S_IMODE(server.marks.stat().st_mode) == 0o600
     status, page = ask(server, "GET", f"/?token={server.token}", Host=f"localhost:{server.server_address[1]}")
     assert status == 200 and b'"mark": "\\u003cb>"' in page, "what is in the file is in the page, as text"
-    assert sorted(path.name for path in server.marks.parent.iterdir()) == ["audit.json", "marks.csv", "report.html"]
+    here = {path.name for path in server.marks.parent.iterdir()} - {".marks.lock"}
+    assert here == {"audit.json", "marks.csv", "report.html"}
+
+
+def test_a_change_leaves_what_another_page_or_server_wrote(server: Server) -> None:
+    for lines in (b"a,aligned,3,x\n", b"b,aligned,3,y\n,conflicting,3,z\n", b"b,,3,y\na,conflicting,3,x\n"):
+        with Server(server.page, server.marks, "") as other:
+            threading.Thread(target=other.serve_forever, daemon=True).start()
+            assert ask(other, "POST", f"/marks?token={other.token}", HEAD + lines)[0] == 204
+            other.shutdown()
+    assert server.marks.read_bytes() == HEAD + b"a,conflicting,3,x\n,conflicting,3,z\n"
+    lines = [f"{n},tag,3,{n}\n".encode() for n in range(8)]
+    threads = [
+        threading.Thread(target=ask, args=(server, "POST", f"/marks?token={server.token}", HEAD + each))
+        for each in lines
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(server.marks.read_bytes().splitlines()) == 11
 
 
 @pytest.mark.parametrize(
@@ -334,7 +358,7 @@ def test_ctrl_c_tells_how_many_marks_there_are_and_what_to_run_next(audited: Pat
 
 def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path) -> None:
     assert_refused(debiaser("mark", str(tmp_path)), 1, "no report.html in .*: run `debiaser audit")
-    (tmp_path / "report.html").write_text("<html></html>")
+    (tmp_path / "report.html").write_text('<html><script>find("served")</script></html>')  # sends all marks each time
     assert_refused(debiaser("mark", str(tmp_path)), 1, "older version of debiaser: run the audit again")
     write_audit_page(tmp_path / "report.html", **image_audit(60))
     (tmp_path / "marks.csv").write_text("something else\n")
@@ -379,7 +403,12 @@ def test_marks_by_key_one_at_a_time_and_the_file_is_written_as_one_goes(browser:
     assert count.text == f"3 of {len(asked)}" and title() == asked[3]
     expected = [[asked[n], mark] for n, mark in ((0, "aligned"), (1, "conflicting"), (3, "conflicting"))]
     assert [row[:2] for row in waiting(server.marks, 3)] == expected
-    name_tags(browser, "water,  dry land ,m")
+    ask(server, "POST", f"/marks?token={server.token}", HEAD + b"of another page,conflicting,3,x\n")
+    press(browser, "u", "c", Keys.ARROW_LEFT)
+    both = sorted([*expected, ["of another page", "conflicting"]])
+    assert sorted(row[:2] for row in waiting(server.marks, 4, expected[2])) == both
+    ask(server, "POST", f"/marks?token={server.token}", HEAD + b"of another page,,3,x\n")
+    name_tags(browser, "water,  dry   land ,m, Water")
     assert "has a key of its own" in css(browser, "#tags-told")[0].text and count.text.startswith("0 of")
     assert "3 marked without tags are kept, not saved" in css(browser, "#other")[0].text
     assert [one.text for one in css(browser, "#marker-marks button")] == ["1 water", "2 dry land", "m Mislabelled"]
@@ -389,6 +418,8 @@ def test_marks_by_key_one_at_a_time_and_the_file_is_written_as_one_goes(browser:
     expected = [[asked[n], mark] for n, mark in ((0, "water"), (1, "dry land"), (2, "mislabelled"), (3, "water"))]
     assert sorted(row[:2] for row in waiting(server.marks, 4, expected[3])) == sorted(expected)
     assert all(len(content) == 32 for *_, content in lines(server.marks))
+    name_tags(browser, "water, Dry land")
+    assert css(browser, "#counter")[0].text == "4 marked: 2 water, 1 Dry land, 1 mislabelled"
     name_tags(browser, "sea, dry land")  # written in another way: what was marked goes with it
     assert css(browser, "#counter")[0].text == "4 marked: 2 sea, 1 dry land, 1 mislabelled"
     run(browser, "document.querySelector('.gallery .sample').focus()")

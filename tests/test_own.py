@@ -177,6 +177,17 @@ def test_labels_of_every_kind_missing_and_uncertain_ones_left_out(tmp_path: Path
     assert found.classes == ("-1", "1") and any("taken as a class" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("option", ["group", "unit"])
+def test_a_column_that_looks_like_the_labels_is_not_silently_something_else(tmp_path: Path, read, option: str) -> None:
+    rows = [[text(row), row % 2, row % 3] for row in range(40)]
+    for other in ("site", "sentiment"):
+        path = table(tmp_path / "t.csv", ["words", "label", other], rows)
+        with pytest.raises(Misuse, match=f"'label' looks like the labels, not '{other}'; .* --label"):
+            read(path, Columns(**{option: "label"}))
+        assert read(path, Columns(label=other, **{option: "label"})).classes == ("0", "1", "2")
+        assert read(path, Columns(**{option: other})).classes == ("0", "1")
+
+
 def test_columns_are_found_or_asked_for(tmp_path: Path, read) -> None:
     rows = [[text(row), row % 2, row % 3, f"p{row // 4}"] for row in range(40)]
     path = table(tmp_path / "t.csv", ["words", "a", "b", "patient"], rows)

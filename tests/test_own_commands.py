@@ -145,7 +145,7 @@ def test_marks_are_taken_back(audited: AuditedFolder, pictures: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert "Only 1 samples are marked" in done.stdout
     assert "no samples are ranked or proposed for marking" in done.stdout, "after so short a training"
-    assert (out / "to_mark.csv").read_text() == "id,path,label,why\n"
+    assert (out / "to_mark.csv").read_text() == "id,path,label,why,content\n"
     assert {row["id"]: row["kind"] for row in read_csv(out / "scores.csv")}[first] == "mislabelled"
     assert float({row["id"]: row["probability"] for row in read_csv(out / "weights.csv")}[first]) < 1e-6
 

@@ -66,7 +66,7 @@ def test_sixty_marks_are_propagated_to_all_samples(shortcut: Any) -> None:
     groups = propagate_marks(examined, marks)
     assert groups.values == ("land", "water") and (groups.value == value).mean() > 0.97
     assert groups.known.sum() == 60 and groups.flag == "uses marks"
-    told = groups.told
+    told = groups.propagation
     assert told["marked"] == 50, "marks of held-out samples are not learnt from"
     assert told["accuracy"]["low"] < told["accuracy"]["value"] <= 100 and told["accuracy"]["value"] > 90
     assert sum(cell["n"] for cell in told["groups"]) == 500 and len(told["groups"]) == 4
@@ -105,12 +105,16 @@ def test_aligned_and_conflicting_are_values_of_the_shortcut(shortcut: Any) -> No
 
 def test_marks_that_make_no_groups_are_told(shortcut: Any) -> None:
     examined = examined_of(*shortcut)
-    with pytest.raises(Problem, match="all of them 'water'"):
+    with pytest.raises(Problem, match="all 20 say 'water'"):
         propagate_marks(examined, dict.fromkeys(range(20), "water"))
+    with pytest.raises(Problem, match="all are on held-out samples"):
+        propagate_marks(examined_of(*shortcut, held_out=2), {N - 1: "water", N - 2: "land"})
+    with pytest.raises(Problem, match="all say mislabelled"):
+        propagate_marks(examined, dict.fromkeys(range(20), "mislabelled"))
     with pytest.raises(Problem, match="they add nothing to the label"):
         propagate_marks(examined, {0: "land", 1: "water", 2: "land", 3: "water"})
     few = {0: "land", 1: "water", 2: "water", 3: "land", 4: "typo"}
-    assert "More marks would help" in propagate_marks(examined, few).told["more"]
+    assert "More marks would help" in propagate_marks(examined, few).propagation["more"]
     stream = np.random.default_rng(1)
     anything = {int(row): str(stream.choice(["a", "b"])) for row in range(0, N, 5)}
     with pytest.raises(Problem, match="features barely separate"):

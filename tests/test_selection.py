@@ -17,7 +17,7 @@ from debiaser.auditing.estimates import Estimate, binomial_interval
 from debiaser.auditing.findings import conflicting_share, mislabelled_share
 from debiaser.auditing.groups import Groups
 from debiaser.auditing.marks import Marks, random_sequence
-from debiaser.auditing.selection import choose_model, main_property
+from debiaser.auditing.selection import choose_model, main_property, ruled_out
 from debiaser.auditing.swap_test import SwapTest
 from debiaser.auditing.views import image_views
 
@@ -124,7 +124,7 @@ def test_what_giving_the_shortcut_up_costs_on_biased_data_is_no_veto_unless_a_pe
     assert chosen_of(*costly).chosen == PGD
     told = chosen_of(*costly, 2.0)
     assert (told.chosen, told.at_any_cost, told.rival) == (VANILLA, PGD, PGD)
-    allowing = re.search(r"--max-cost (\d+) allows it", told.sentence)
+    allowing = re.search(rf"--max-cost (\d+) allows {re.escape(PGD)}", told.sentence)
     assert allowing and chosen_of(*costly, float(allowing[1])).chosen == PGD
     # One that gains less than it costs even where every second case goes against the shortcut is out.
     lost = chosen_of({VANILLA: 0.99, PGD: 0.6}, {VANILLA: 0.5, PGD: 0.8})
@@ -196,6 +196,13 @@ def test_a_model_below_chance_in_a_class_is_never_chosen() -> None:
     right = {VANILLA: even & share_right(0.6) | ~misclassified & ~even & share_right(0.7), PGD: ~even}
     choice = choose_model(trial_of(right, misclassified), None, None, nothing, None)
     assert choice.chosen == VANILLA and "below chance in a class" in choice.sentence
+
+
+def test_what_is_ruled_out_is_told_shortly() -> None:
+    below = dict.fromkeys((PGD, "cells", "AFR"), "below chance in a class")
+    told = ruled_out({**below, "GroupDRO": "too few marks"})
+    assert told == " Ruled out: 3 candidates (below chance in a class); GroupDRO (too few marks)."
+    assert ruled_out({}) == ""
 
 
 # --- the price --------------------------------------------------------------------------------------------------------

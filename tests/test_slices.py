@@ -14,7 +14,7 @@ from debiaser.auditing.export import group_lines
 from debiaser.auditing.groups import MOST, describe_groups, group_cells, group_names
 from debiaser.auditing.page_content import cluster, find_slices, readable, shown_swaps
 from debiaser.auditing.swap_test import SwapTest
-from debiaser.cli.own import told_groups
+from debiaser.cli.own import group_table_lines
 
 CLASSES = ("land bird", "water bird")
 
@@ -93,15 +93,18 @@ def test_rare_and_missing_values_have_one_name_each() -> None:
     named = group_names(values)
     assert (named[values == ""] == "(missing)").all() and len(np.unique(named)) == MOST + 1
     assert (named == "other").sum() == sum(30 - k for k in range(MOST - 1, 30))
-    cells = group_cells(named, np.arange(len(named)) % 2, CLASSES)
+    y = np.arange(len(named)) % 2
+    lumped = group_table(y, values, y, y)["association"]["sentence"]
+    assert lumped.endswith("It has 31 values: all but the 20 most frequent are merged into 'other'.")
+    cells = group_cells(named, y, CLASSES)
     assert sorted(np.concatenate(list(cells.values())).tolist()) == list(range(len(named)))
 
 
 def test_the_screen_shows_at_most_twelve_lines_and_marks_the_worst() -> None:
-    lines = list(told_groups(described([[120, 12], [40, 80]])))
+    lines = list(group_table_lines(described([[120, 12], [40, 80]])))
     assert len(lines) == 6 and sum("<- worst" in line for line in lines) == 1
     assert lines[1].split() == ["class", "group", "samples", "plain", "model", "biased", "model"]
-    many = list(told_groups(described([[12] * 9, [14] * 9], tuple("abcdefghi"))))
+    many = list(group_table_lines(described([[12] * 9, [14] * 9], tuple("abcdefghi"))))
     assert len(many) == 12 and "and 9 more cells" in many[-1] and "<- worst" in many[2]
 
 

@@ -184,7 +184,7 @@ def test_matters():
     changed = with_matters(VIEWS, ["colour"])
     assert [view.name for view in changed if view.declared] == ["colour"]
     assert not next(view for view in changed if view.name == "colour").nuisance
-    with pytest.raises(Misuse, match="unknown view 'hue'; known: bottom, bottom-left"):
+    with pytest.raises(Misuse, match="unknown property 'hue'; known: bottom, bottom-left"):
         with_matters(VIEWS, ["hue"])
 
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from debiaser.auditing.candidates import DFR, DRO, EQUAL, EVERY_CANDIDATE, Evaluation
+from debiaser.auditing.candidates import EVERY_CANDIDATE, Evaluation
 from debiaser.auditing.crossval import OutOfFold, Rows, Trainer, Vector, train_biased_models, train_plain_models
 from debiaser.auditing.diagnosis import Diagnosis, check_health, check_planted, diagnose
 from debiaser.auditing.export import export_models
@@ -30,7 +30,7 @@ from debiaser.auditing.groups import Groups, column_groups, propagate_marks
 from debiaser.auditing.inputs import LARGEST, Material, Subject, file_of, own_of, prepare, stream_of
 from debiaser.auditing.leakage import find_leakage
 from debiaser.auditing.marks import Marks, apply_marks, match_marks
-from debiaser.auditing.selection import find_candidate, select_and_prove
+from debiaser.auditing.selection import BALANCED, find_candidate, select_and_prove
 from debiaser.auditing.swap_test import find_views, probe_pixels, swap_plain_models
 from debiaser.auditing.verdict import BIASED, CANNOT_TELL, FLOOR, Examined, in_words, named_view, rule
 from debiaser.data.cache import user_cache
@@ -215,9 +215,9 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
 
         return debias_network(model, dataset, *how, **options)
     request = make_request(options)
-    grouped = bool(request.marks or request.use_groups)
-    possible = [name for name in EVERY_CANDIDATE if grouped or not name.startswith((EQUAL, DRO, DFR))]
-    find_candidate(request.export, possible)  # a name that no candidate has is told at once
+    wanted = find_candidate(request.export, EVERY_CANDIDATE)  # a name that no candidate has is told at once
+    if wanted and wanted.startswith(BALANCED) and not (request.marks or request.use_groups):
+        raise Misuse(f"{wanted} balances groups: give --marks FILE, or --group COLUMN and --use-groups")
     with private():
         subject = read_subject(model, request, need_test=True)
         own = subject.own
@@ -226,7 +226,7 @@ def debias(model: Any, dataset: Any = None, *how: Any, **options: Any) -> "Debia
         seeds = request.seeds or SEEDS
         evaluation, more = select_and_prove(examined, groups, seeds, request.max_cost, request.export)
         folder = export_models(request.folder(own), examined, evaluation, more["repair"])
-        propagation = groups.told if groups else None
+        propagation = groups.propagation if groups else None
         return conclude(examined, request, evaluation, **more, propagation=propagation, model_dir=str(folder))
 
 
@@ -270,8 +270,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         if work.is_dir():
             log.warning("%s is of an older version of debiaser: its models that do not fit are trained again", work)
         (make_folder(work) / LAYOUT).touch()
-    seeds = max(BIASED_SEEDS, request.seeds)
-    biased = train_biased_models(trainer, seeds)
+    biased = train_biased_models(trainer, request.seeds or BIASED_SEEDS)
     plain = train_plain_models(trainer, 1 if request.finetune else PLAIN_SEEDS)  # each trains whole networks then
     diagnosis = diagnose(trainer, biased, 1 if request.finetune else JUDGE_SEEDS)
     swaps = swap_plain_models(subject, trainer, plain, views)
@@ -298,7 +297,7 @@ def examine(subject: Subject, pool: Rows, request: Request) -> Examined:
         troubles=check_health(y[pool], biased.answer[pool], plain.answer[pool], own.classes, advice),
         verdict=verdict,
         reasons=reasons,
-        model=in_words(subject, len(trainer.folds), seeds),
+        model=in_words(subject, len(trainer.folds), len(plain.keys)),
         views=views,
         named=named,
         controls=controls,

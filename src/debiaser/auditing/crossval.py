@@ -97,9 +97,9 @@ class Job:
         return f"{self.name}-{digest.hexdigest()}"
 
     @property
-    def learns_features(self) -> bool:
-        """Whether the inputs of its last layer are learnt; frozen ones count as of length 1 in scores."""
-        return self.strength is None or self.start is not None
+    def features_are_frozen(self) -> bool:
+        """Whether nothing but a last layer is learnt; its inputs then count as of length 1 in scores."""
+        return self.strength is not None and self.start is None
 
     @property
     def steps(self) -> int:
@@ -138,7 +138,7 @@ def train_job(job: Job, folder: Path) -> None:
     for outputs in look(model, split.subset(torch.from_numpy(job.ask)).batches(AT_ONCE)):
         logits.append(outputs.logits.float().numpy())
         norms = outputs.features.float().norm(dim=1)
-        length.append((norms if job.learns_features else torch.ones_like(norms)).numpy())
+        length.append((torch.ones_like(norms) if job.features_are_frozen else norms).numpy())
     write_arrays(own / "answers.npz", rows=job.ask, logits=np.concatenate(logits), length=np.concatenate(length))
 
 
@@ -172,7 +172,7 @@ def train_network(job: Job, folder: Path, split: Split) -> nn.Module:
 def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
     """A linear head on the inputs, or the network that the job starts from with its last layer fitted anew."""
     material, train = job.material, split.subset(torch.from_numpy(job.train))
-    assert job.strength is not None
+    assert job.strength is not None and job.weight is not None
     with task(job.name, job.steps) as advance:
         if job.start is None:
             model, features = material.linear_head(), np.asarray(material.inputs[job.train], np.float32)
@@ -180,13 +180,14 @@ def fit_last_layer(job: Job, folder: Path, split: Split) -> nn.Module:
             model = read_model(material, folder / job.start)
             features = np.concatenate([each.features.float().numpy() for each in look(model, train.batches(AT_ONCE))])
         y, k = job.y[job.train], len(material.classes)
-        if job.groups is None or job.rule == "weight":
+        if job.groups is None:
             fits = LogisticFit(features, y, k, job.strength)
-            layer = fits.fit(job.weight) if job.weight is None or job.rule == "weight" else fits.calibrated(job.weight)
+            layer = fits.calibrated(job.weight) if job.rule == "calibrated" else fits.fit(job.weight)
         else:  # a sample that hardly weighs (marked mislabelled) is in no group
-            kept = slice(None) if job.weight is None else job.weight > HARDLY * job.weight.max()
-            fits, groups = LogisticFit(features[kept], y[kept], k, job.strength), job.groups[kept]
-            layer = (fits.group_dro if job.rule == "GroupDRO" else fits.balanced_subsets)(groups, job.seed)
+            kept = job.weight > HARDLY * job.weight.max()
+            fits = LogisticFit(features[kept], y[kept], k, job.strength)
+            balance = fits.group_dro if job.rule == "GroupDRO" else fits.balanced_subsets
+            layer = balance(job.groups[kept], job.seed)
         last = cast(nn.Linear, model.fc)
         last.weight.data, last.bias.data = map(torch.from_numpy, layer)
         advance(job.steps)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debiaser import __version__
-from debiaser.auditing.candidates import CONTROLS, Evaluation
+from debiaser.auditing.candidates import BIASED_MODEL, CONTROLS, Evaluation
 from debiaser.auditing.crossval import probabilities, read_model
 from debiaser.auditing.groups import group_cells, group_names
 from debiaser.auditing.inputs import LINEAR, as_float, new_network
@@ -91,10 +91,11 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
     """The model card: what it is, how it was chosen, what was measured, what it is not."""
     right, hard = evaluation.right(config["method"])[0], evaluation.misclassified
     choices, chosen_from = examined.subject.choices, repair["selection"]["candidates"]
-    flags = [each["uses_groups"] for each in chosen_from if each["name"] == config["method"] and each["uses_groups"]]
+    flags = {each["name"]: each["uses_groups"] for each in chosen_from if each["uses_groups"]}
+    titles = {BIASED_MODEL: "biased model"} | {name: f"{name} ({flag})" for name, flag in flags.items()}
     table = [
         (
-            name,
+            titles.get(name, name),
             spread(told["overall"]["mean"], told["overall"]["sd"]),
             with_interval(told["minus_vanilla"] or {}) or "–",
             spread(told["easy_misses"]["mean"], told["easy_misses"]["sd"]),
@@ -115,7 +116,7 @@ def card(config: dict[str, Any], examined: Examined, evaluation: Evaluation, rep
         "## Evidence",
         "",
         repair["sentence"],
-        *(f"This model {flag}." for flag in flags),
+        *(f"This model {flag}." for name, flag in flags.items() if name == config["method"]),
         escaped(repair["export"]["sentence"]),
         "",
         f"This model (seed 0) on the {len(evaluation.rows):,} held-out samples: {mine}.",

@@ -325,8 +325,7 @@ def write_audit(
     drawn = world_of(examined).by_score(STRENGTH)  # for a loop of one's own, where nothing chooses the strength
     weights = pd.DataFrame({"id": findings.rows["id"], "probability": (drawn / drawn.sum())[examined.pool]})
     write_text(folder / "weights.csv", weights.map(guarded).to_csv(float_format="%.9g", **plain))
-    asked = findings.to_mark()[[name for name in TO_MARK_COLUMNS if name != "content"]]
-    write_text(folder / "to_mark.csv", asked.map(guarded).to_csv(**plain))
+    write_text(folder / "to_mark.csv", findings.to_mark().map(guarded).to_csv(**plain))
     write_json(folder / "audit.json", findings.summary)
     slices = findings.summary["slices"]
     samples = {} if "images" in redact else shown_samples(examined, evaluation, slices)

@@ -81,7 +81,10 @@ def describe_groups(examined: Examined, column: str) -> dict[str, Any] | None:
     ]
     judged = [cell for cell in cells if cell["n"] >= FEWEST]
     worst = min(judged, key=lambda cell: cell["plain"]["value"], default=None)
-    return {"column": column, "cells": cells, "worst": worst, "association": association(column, found)}
+    related = association(column, found)
+    if (count := len(np.unique(own.group[pool]))) > MOST:
+        related["sentence"] += f" It has {count:,} values: all but the {MOST} most frequent are merged into '{OTHER}'."
+    return {"column": column, "cells": cells, "worst": worst, "association": related}
 
 
 def association(column: str, cells: Cells) -> dict[str, Any]:
@@ -111,14 +114,14 @@ def association(column: str, cells: Cells) -> dict[str, Any]:
 class Groups:
     """Class x value of the shortcut, for every sample; `value` (n,) numbers `values`, `known` (n,) who was not guessed.
 
-    source: in words where the values come from; told: everything that is reported of the propagation.
+    source: in words where the values come from; propagation: everything that is reported of it.
     """
 
     value: Rows
     values: tuple[str, ...]
     known: NDArray[np.bool_]
     source: str
-    told: dict[str, Any] = field(default_factory=dict)
+    propagation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def flag(self) -> str:
@@ -132,7 +135,7 @@ class Groups:
     @property
     def reliable(self) -> bool:
         """Whether the marks of every group but the largest of its class are mostly recovered."""
-        cells = self.told.get("groups", [])
+        cells = self.propagation.get("groups", [])
         largest = {cell["class"]: cell for cell in sorted(cells, key=lambda each: each["n"])}.values()
         rare = [cell for cell in cells if cell["n"] and cell not in largest]
         return all((cell["found_again"] or 0) >= 100 * RELIABLE for cell in rare)
@@ -156,11 +159,9 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     learnt = np.array([row for row in words if examined.place[row] >= 0], np.int64)
     values = tuple(sorted({words[row] for row in learnt.tolist()}))
     if len(values) < 2:
-        only = f"all of them '{values[0]}'" if values else "none of them on a sample that may be learnt from"
-        raise Problem(
-            f"the marks cannot make groups ({len(learnt):,}, {only}); mark samples of both kinds: to_mark.csv lists "
-            "the next ones"
-        )
+        nothing = "all are on held-out samples, which nothing learns from" if words else "all say mislabelled"
+        only = f"all {len(learnt):,} say '{values[0]}'" if values else nothing
+        raise Problem(f"the marks make no groups: {only}; mark samples of both kinds: to_mark.csv lists the next ones")
     number = {word: place for place, word in enumerate(values)}
     labels = np.array([number[words[row]] for row in learnt.tolist()])
     if all(len(np.unique(labels[y[learnt] == k])) < 2 for k in np.unique(y[learnt])):
@@ -174,33 +175,33 @@ def propagate_marks(examined: Examined, marks: dict[int, str]) -> Groups:
     spaces = [np.concatenate([*examined.trainer.features(everything, key)]) for key in keys]
     shares = random_shares(examined, dict(zip(learnt.tolist(), labels.tolist(), strict=True)), len(values))
     ways = [Propagation(spaces, y, shares, *way) for way in WAYS]
-    found = [cross_validated(way, learnt, labels, examined.trainer.seed) for way in ways]
+    guesses = [cross_validated(way, learnt, labels, examined.trainer.seed) for way in ways]
     cell = y[learnt] * len(values) + labels
-    recall = [np.mean([(again == labels)[cell == each].mean() for each in np.unique(cell)]) for again in found]
-    propagation, again = ways[int(np.argmax(recall))], found[int(np.argmax(recall))]
-    value = propagation.values(learnt, labels)
-    check_beyond_label(y, value, learnt, labels, again)
+    recall = [np.mean([(guess == labels)[cell == each].mean() for each in np.unique(cell)]) for guess in guesses]
+    best, guess = ways[int(np.argmax(recall))], guesses[int(np.argmax(recall))]
+    value = best.values(learnt, labels)
+    check_beyond_label(y, value, learnt, labels, guess)
     known = np.zeros(len(y), bool)
     for row, word in words.items():
         if word in number:
             value[row], known[row] = number[word], True
     groups = Groups(value, values, known, f"{len(learnt):,} marks, propagated")
-    groups.told.update(report(groups, examined, learnt, labels, again, propagation))
+    groups.propagation.update(report(groups, examined, learnt, labels, guess, best))
     return groups
 
 
-def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, again: Rows) -> None:
+def check_beyond_label(y: Rows, value: Rows, rows: Rows, labels: Rows, guess: Rows) -> None:
     """Refuse values that features tell no better than the label does: groups of them would be groups of chance.
 
-    Of the marks (m,) of samples `rows` whose value is not the usual one of their class, more must be found `again` than
-    by giving as many samples of the class, as have it in `value` (n,), that value at random.
+    Of the marks (m,) of samples `rows` whose value is not the usual one of their class, `guess` must recover more than
+    giving as many samples of the class, as have it in `value` (n,), that value at random.
     """
     from scipy.stats import binomtest
 
     usual = {k: np.bincount(value[y == k]).argmax() for k in np.unique(y[rows])}  # marks by score are mostly unusual
     rare = np.flatnonzero(labels != np.array([usual[k] for k in y[rows]]))
     chance = float(np.mean([(value[y == y[rows[each]]] == labels[each]).mean() for each in rare]))
-    found = int((again[rare] == labels[rare]).sum())
+    found = int((guess[rare] == labels[rare]).sum())
     if binomtest(found, len(rare), chance, "greater").pvalue > LEVEL:
         raise Problem(
             "the marks cannot be turned into groups: within a class, the features barely separate the values "
@@ -309,11 +310,11 @@ def learning_curve(propagation: Propagation, rows: Rows, labels: Rows, seed: int
 
 
 def report(
-    groups: Groups, examined: Examined, rows: Rows, labels: Rows, again: Rows, propagation: Propagation
+    groups: Groups, examined: Examined, rows: Rows, labels: Rows, guess: Rows, propagation: Propagation
 ) -> dict[str, Any]:
     """How well the marks are recovered, by class and value too, the groups they make, and whether more would help."""
     y, pool, classes = examined.trainer.y, examined.pool, examined.subject.own.classes
-    asked, right = again >= 0, again == labels
+    asked, right = guess >= 0, guess == labels
     hit = float(right[asked].mean()) if asked.any() else float("nan")
     low, high = binomial_interval(hit, int(asked.sum())) if asked.any() else (0.0, 1.0)
     accuracy = Estimate(100 * hit, 100 * low, 100 * high, f"cross-validated over {int(asked.sum())} marks")
@@ -332,10 +333,10 @@ def report(
     curve += [] if np.isnan(hit) else [[len(rows), 100 * hit]]
     large = sorted((cell for cell in cells if cell["n"]), key=lambda cell: -int(cell["n"]))
     counts = first([f"{cell['class']} x {cell['value']} ({cell['n']:,})" for cell in large], LISTED)
-    again_in_words = "too few to check" if np.isnan(hit) else f"recovered with {accuracy.words()} accuracy"
+    recovered = "too few to check" if np.isnan(hit) else f"recovered with {accuracy.words()} accuracy"
     others = int(groups.known.sum()) - len(rows)
     beside = f" ({others:,} more are on held-out samples)" if others else ""
-    told = f"{len(rows):,} marks{beside}, {again_in_words} (cross-validated). Groups: {counts}."
+    told = f"{len(rows):,} marks{beside}, {recovered} (cross-validated). Groups: {counts}."
     return {
         "marked": len(rows),
         "accuracy": accuracy.plain,

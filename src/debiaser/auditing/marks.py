@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debiaser.data.own import OwnData
+from debiaser.data.own.rows import first
 from debiaser.errors import Problem
 from debiaser.io import numpy_stream, unguarded
 
@@ -26,7 +27,7 @@ Rows = NDArray[np.int64]
 ALIGNED, CONFLICTING, MISLABELLED = MARKS = ("aligned", "conflicting", "mislabelled")
 WORDS = {**{word: word for word in MARKS}, **{word[0]: word for word in MARKS}, "mislabeled": MISLABELLED}
 FEW = 10  # marks, below which hardly anything can be learnt from them
-LISTED = 3  # samples that a note names
+LISTED, MANY = 3, 20  # samples that a note names as examples, and for a person to correct
 SKIPPED = 0.2  # of the random samples that a person may have left out
 
 
@@ -90,7 +91,7 @@ def match_marks(own: OwnData, path: Path) -> Marks:
     if len(missing) == len(lines):
         raise Problem(
             f"none of the {len(lines):,} marked samples in {path} are in this data (the first: {missing[0].name}); it "
-            "was saved for another data set"
+            "was saved for another data set: mark samples in the page of this one"
         )
     twice = {row for row, marks in by_sample.items() if len(marks) > 1}
     clashing = {content for (content, _), marks in by_content.items() if len(marks) > 1}
@@ -105,9 +106,7 @@ def match_marks(own: OwnData, path: Path) -> Marks:
             told = f"{len(left_out):,} of {len(lines):,} marked samples are {why}"
             notes.append(f"{told} (the first: {left_out[0].name}).")
     if twice:
-        listed = ", ".join(repr(own.ids[row]) for row in sorted(twice)[:LISTED])
-        more = f" and {len(twice) - LISTED:,} more" if len(twice) > LISTED else ""
-        notes.append(f"Marked in two ways, and left out: {listed}{more}.")
+        notes.append(f"Marked in two ways, and left out: {first([repr(own.ids[row]) for row in sorted(twice)], MANY)}.")
     if not found:
         raise Problem(f"no mark in {path} can be used: {' '.join(notes)[:-1]}; mark samples in the page of this data")
     return Marks(found, [*notes, *doubts(own, found)])
@@ -131,12 +130,12 @@ def read_lines(path: Path) -> list[Line]:
         )
     if "mark" not in names or not {"id", "content"} & set(names):
         raise Problem(f"{path} has no columns id and mark; {asked}")
-    lines = []
+    lines, words = [], dict(WORDS)  # of tags the first spelling: case and spaces make no other tag
     for row in rows:
-        mark = unguarded(row["mark"].strip())
+        mark = " ".join(unguarded(row["mark"].strip()).split())
         told = {name: unguarded(row.get(name, "").strip()) for name in ("label", "content")}
         if mark and (row.get("id") or told["content"]):
-            lines.append(Line(unguarded(row.get("id", "")), WORDS.get(mark.lower(), mark), **told))
+            lines.append(Line(unguarded(row.get("id", "")), words.setdefault(mark.casefold(), mark), **told))
     if not lines:
         raise Problem(f"{path} holds no marks: mark some samples in the page, and save them")
     return lines
@@ -184,13 +183,14 @@ def doubts(own: OwnData, found: Mapping[int, str]) -> Iterator[str]:
         yield f"Only {len(found):,} samples are marked: mark at least {FEW}, better sixty."
     marked = {own.classes[y[row]] for row in found}
     if without := [repr(name) for name in own.classes if name not in marked]:
-        more = f" and {len(without) - LISTED:,} more classes" if len(without) > LISTED else ""
-        yield f"No sample is marked of {', '.join(without[:LISTED])}{more}: mark some of every class."
+        yield f"No sample is marked of {first(without)}: mark some of every class."
     if len(values := set(kinds.values())) < 2:
         all_say = f"All {len(kinds):,} say {values.pop()!r}" if values else "All are mislabelled ones"
         yield f"{all_say}: marks tell groups apart only where there are two kinds."
         return
     by_class: dict[str, set[str]] = {}
+    if len(values) > 2 and (once := [repr(mark) for mark, n in Counter(kinds.values()).items() if n == 1]):
+        yield f"Only one sample is marked {first(once)}: correct it if it is a typo, else mark more of them."
     for row, mark in kinds.items():
         by_class.setdefault(own.classes[y[row]], set()).add(mark)
     if not set(MARKS) & values and all(len(tags) == 1 for tags in by_class.values()):

@@ -91,7 +91,7 @@ def select_and_prove(
         paid["sentence"] = f"{paid['sentence'][:-1]}; your data: {share}."
     after = [asdict(each) for each in reliances_after(examined, validation, choice.rival)]
     exported = wanted or (choice.chosen if more["kept"] else VANILLA)
-    told = told_export(exported, wanted is not None, choice, groups)
+    told = told_export(exported, wanted is not None, choice, bool(groups or examined.marks.by_sample))
     facts = {"selection": choice.plain, "price": paid, "exported": exported}
     more["repair"] |= {**facts, "views_after": after, "export": told}
     return evaluation, {**more, **facts}
@@ -273,8 +273,9 @@ def choose_model(
     beside = f"; {VANILLA} {full[names.index(VANILLA)]:.1f}" if names[chosen] != VANILLA else ""
     told = f"Chosen on {len(validation.rows):,} samples that the models never saw, by {by}: {names[chosen]} "
     told += f"({full[chosen]:.1f}{beside}).{beyond}"
-    out = [f"{name} ({reasons[name]})" for name in names if reasons[name] and name != VANILLA]
-    told += f" Ruled out: {', '.join(out)}." if out else ""
+    told += ruled_out({name: why for name, why in reasons.items() if why and name != VANILLA})
+    if max_cost is not None and (cost := overall[VANILLA] - overall[names[free]]) > max_cost:
+        told += f" --max-cost {math.ceil(cost)} allows {names[free]}."
     return Choice(names[chosen], names[free], by, known.flag if known else "", tuple(rows), told)
 
 
@@ -295,7 +296,7 @@ def veto(
     if worst[name] < min(chance, worst[VANILLA]):
         return "below chance in a class"
     if max_cost is not None and cost > max_cost:
-        return f"costs {cost:.1f} points of accuracy, more than {max_cost:g}: --max-cost {math.ceil(cost)} allows it"
+        return f"lost accuracy above --max-cost {max_cost:g}"
     if planted is not None and name != VANILLA:
         gain = 100 * float(planted.right[name].mean() - planted.right[VANILLA].mean())
         if break_even(cost, gain) > 100 * (1 - chance):
@@ -303,6 +304,13 @@ def veto(
     if name == DRO and known and not known.reliable:  # it gives most weight to the worst group, right or wrong
         return "too few marks of the rarer groups are recovered"
     return ""
+
+
+def ruled_out(reasons: dict[str, str]) -> str:
+    """Candidates by the reason that rules them out: one by its name, several by their number, as a table has them."""
+    by_reason = {why: [name for name in reasons if reasons[name] == why] for why in reasons.values()}
+    parts = (f"{each[0] if len(each) < 2 else f'{len(each)} candidates'} ({why})" for why, each in by_reason.items())
+    return f" Ruled out: {'; '.join(parts)}." if reasons else ""
 
 
 def beyond_null(
@@ -336,7 +344,7 @@ def simplest_of_best(drawn: Vector, full: Sequence[float], allowed: Sequence[int
     return next(within)
 
 
-def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | None) -> dict[str, str]:
+def told_export(exported: str, wanted: bool, choice: Choice, marked: bool) -> dict[str, str]:
     """Which model was exported, why, and what would change that."""
     folder = folder_name(choice.rival)
     if wanted:
@@ -351,7 +359,7 @@ def told_export(exported: str, wanted: bool, choice: Choice, groups: Groups | No
         why = "no candidate was clearly better"
         if choice.at_any_cost != VANILLA:
             why = f"{choice.at_any_cost} looked better, but was ruled out or not clearly better"
-        change = "sixty marks would decide (--marks)" if groups is None else "more marks or samples would decide"
+        change = "more marks or samples would decide" if marked else "sixty marks would decide (--marks)"
         change += f"; --export {folder} takes {choice.rival} anyway" if choice.rival != VANILLA else ""
     told = f"Exported: {exported}. {why[:1].upper()}{why[1:]}; {change}."
     return {"name": exported, "why": why, "change": change, "sentence": told}

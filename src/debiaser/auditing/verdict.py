@@ -289,14 +289,13 @@ def followed(reliance: Reliance) -> str:
 def in_words(subject: Subject, folds: int, seeds: int) -> str:
     """Which model was examined, and what it cannot see."""
     encoder = None if subject.whole else subject.encoder
-    network = subject.material.network
+    network, count = subject.material.network, "1 seed" if seeds == 1 else f"{seeds} seeds"
+    how = f"trained here on this data (out of fold, {folds} folds, {count})."
     if encoder is None:
-        return f"{network}, trained here on this data (out of fold, {folds} folds, {seeds} seeds)."
+        return f"{network}, {how}"
     name = NAMES.get(encoder.name, encoder.name)
-    return (
-        f"{network.replace('frozen features', f'frozen {name} features')}, trained here on this data (out of fold, "
-        f"{folds} folds, {seeds} seeds). It cannot see what these features do not carry."
-    )
+    examined = network.replace("frozen features", f"frozen {name} features")
+    return f"{examined}, {how} It cannot see what these features do not carry."
 
 
 NAMES = {"efficientnet_lite0": "EfficientNet-Lite0", "minilm": "MiniLM"}

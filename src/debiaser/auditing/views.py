@@ -45,7 +45,7 @@ def with_matters(views: Sequence[View], names: Iterable[str]) -> tuple[View, ...
     """The views, those of these names as ones that a model may follow."""
     chosen, there = set(names), {view.name for view in views}
     for name in sorted(chosen - there):
-        raise known("view", name, there)
+        raise known("property", name, there)
     return tuple(replace(view, nuisance=False, declared=True) if view.name in chosen else view for view in views)
 
 

@@ -2,14 +2,14 @@
 
 import csv
 import hmac
+import io
 import json
 import secrets
 import shlex
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
 import typer
@@ -17,12 +17,12 @@ import typer
 from debiaser.cli import app as options
 from debiaser.cli.app import app
 from debiaser.errors import Problem, printable
-from debiaser.io import replacing
+from debiaser.io import locked, private, write_text
 
 MOST = 1 << 20  # bytes of marks
 COLUMNS = ("id", "mark", "label", "content")
 NOTHING_ELSE = "default-src 'none';"  # how the page's own policy begins
-MARKER = 'find("served")'  # in the script of pages that can be served
+MARKER = "const bySample"  # in the script of pages that send only what changed
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         except OSError as error:
             raise Problem(f"cannot listen on port {port}: {error.strerror}; choose another --port") from error
         self.page, self.marks, self.command = page, marks, command
-        self.token, self.lock = secrets.token_urlsafe(24), Lock()
+        self.token = secrets.token_urlsafe(24)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.OK, served_page(self.server), "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
-        """All marks, as the lines of the file."""
+        """The marks that changed, as lines of the file."""
         if not self.allowed("/marks"):
             return
         length = self.headers.get("Content-Length", "")
@@ -125,18 +125,24 @@ class Handler(BaseHTTPRequestHandler):
             self.take(self.rfile.read(int(length)))
 
     def take(self, content: bytes) -> None:
-        """Write the marks, for their owner only."""
+        """Change these marks in the file, which is for its owner only; an empty mark removes one.
+
+        All others stay: another page may write to the same file.
+        """
         try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            text = ""
-        if text.split("\n")[0] != ",".join(COLUMNS):
+            head, *changes = csv.reader(io.StringIO(content.decode(), newline=""))
+        except (csv.Error, ValueError):
+            head, changes = [], []
+        if tuple(head) != COLUMNS or any(len(line) != len(COLUMNS) for line in changes):
             self.answer(HTTPStatus.BAD_REQUEST)
             return
         try:
-            with self.server.lock, replacing(self.server.marks) as temporary:
-                temporary.chmod(0o600)
-                temporary.write_bytes(content)
+            with locked(self.server.marks.with_name(".marks.lock")), private():
+                lines, text = [*(line.values() for line in read_marks(self.server.marks)), *changes], io.StringIO()
+                latest = {(name, label, digest): mark for name, mark, label, digest in lines}
+                kept = ((name, mark, *others) for (name, *others), mark in latest.items() if mark)
+                csv.writer(text, lineterminator="\n").writerows([head, *kept])
+                write_text(self.server.marks, text.getvalue())
         except Problem as problem:
             self.answer(HTTPStatus.INSUFFICIENT_STORAGE, str(problem).encode())
             return
@@ -159,8 +165,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status: HTTPStatus, content: bytes = b"", kind: str = "text/plain; charset=utf-8") -> None:
         """Answer and end the connection: what was not read of a request is not taken for another."""
         self.send_response(status)
-        told = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), "Connection": "close"}
-        for name, value in told.items():
+        about = {"Content-Type": kind, "Content-Length": str(len(content)), "Connection": "close"}
+        for name, value in {**HEADERS, **about}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -169,9 +175,9 @@ class Handler(BaseHTTPRequestHandler):
 def served_page(server: Server) -> bytes:
     """The page as it is, but that it may send marks to where it comes from."""
     text = server.page.read_text(encoding="utf-8")
-    told: dict[str, Any] = {"token": server.token, "file": str(server.marks), "command": server.command}
-    told["marks"] = read_marks(server.marks) if server.marks.exists() else None
-    data = json.dumps(told).replace("<", "\\u003c")  # nothing in it can end the element
+    marks = read_marks(server.marks) if server.marks.exists() else None
+    served = {"token": server.token, "file": str(server.marks), "command": server.command, "marks": marks}
+    data = json.dumps(served).replace("<", "\\u003c")  # nothing in it can end the element
     text = text.replace(NOTHING_ELSE, f"{NOTHING_ELSE} connect-src 'self';", 1)
     text = text.replace("</head>", f'<script type="application/json" id="served">{data}</script>\n</head>', 1)
     return text.encode()

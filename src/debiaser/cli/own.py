@@ -275,14 +275,14 @@ def finish(findings: Any, as_json: bool, failing: tuple[str, ...]) -> None:
         hidden = ("histogram", "repair", "classes", "choices", "duplicates", "left_out", "to_mark", "map")
         print_json({name: value for name, value in findings.summary.items() if name not in hidden})
     else:
-        for line in told(findings):
+        for line in summary_lines(findings):
             typer.echo(printable(line))
     if findings.verdict.replace(" ", "-") in failing:
         typer.echo(f"debiaser: the verdict '{findings.verdict}' is one that --fail-if names", err=True)
         raise typer.Exit(NAMED)
 
 
-def told(findings: Any) -> Iterator[str]:
+def summary_lines(findings: Any) -> Iterator[str]:
     """The findings, line by line: what is said of single things first, what matters most last."""
     summary = findings.summary
     yield f"Examined: {summary['examined']}"
@@ -297,7 +297,7 @@ def told(findings: Any) -> Iterator[str]:
     for note in summary["notes"]:
         yield f"  {note}"
     if summary["groups"]:
-        yield from told_groups(summary["groups"])
+        yield from group_table_lines(summary["groups"])
     if repair := summary.get("repair"):
         if summary["propagation"]:
             yield from (summary["propagation"][part] for part in ("sentence", "more"))
@@ -307,12 +307,14 @@ def told(findings: Any) -> Iterator[str]:
     yield from (f"  {number}. {each}" for number, each in enumerate(findings.highlights, 1))
     if repair:
         yield repair["export"]["sentence"]
+        flags = {each["name"]: each["uses_groups"] for each in repair["selection"]["candidates"]}
+        yield from (f"This model {flag}." for name, flag in flags.items() if flag and name == repair["exported"])
         yield f"The model: {Path(summary['model_dir']).resolve()}"
     if findings.page is not None:
         yield f"The page: {findings.page.resolve()}"
 
 
-def told_groups(groups: dict[str, Any]) -> Iterator[str]:
+def group_table_lines(groups: dict[str, Any]) -> Iterator[str]:
     """Class x group, one cell a line, the worst marked; of many cells those with the lowest accuracy."""
     cells = groups["cells"]
     if len(cells) > CELLS:

@@ -43,7 +43,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - `weights_` (n,): how often it was drawn, relative to uniform draws, with mean 1; None for methods without scores.
     - `vanilla_`: a plainly trained network; the same as `module_` if debiasing did not pay, None if none was trained.
     - `comparison_`: the accuracies of both networks on samples like the training data.
-    - `told_`: what was decided, and why.
+    - `decisions_`: what was decided, and why.
 
     Args:
         module: a torch network that returns one logit per class (a copy is trained), or a function that makes one,
@@ -139,7 +139,7 @@ class DebiasedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.module_ = done.model
         self.scores_ = None if done.scores is None else done.scores.numpy().astype(np.float64)
         self.weights_ = None if done.probabilities is None else done.probabilities.double().numpy() * len(split)
-        self.vanilla_, self.comparison_, self.told_ = done.vanilla, done.comparison, done.told
+        self.vanilla_, self.comparison_, self.decisions_ = done.vanilla, done.comparison, done.decisions
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803

@@ -27,7 +27,7 @@ class Debiased:
     """The trained network, the score of every sample (None for methods without scores), and what happened.
 
     `probabilities` (n,) says how often each sample was drawn. `vanilla` and `debiased` are the two networks if they
-    were compared in `comparison`, whose `danger` says why the debiased one must not be used. `told` says what was
+    were compared in `comparison`, whose `danger` says why the debiased one must not be used. `decisions` says what was
     decided and why.
     """
 
@@ -39,7 +39,7 @@ class Debiased:
     vanilla: nn.Module | None = field(default=None, repr=False)
     debiased: nn.Module | None = field(default=None, repr=False)
     comparison: Comparison | None = None
-    told: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
 
 
 def as_split(dataset: Dataset[Any] | Sequence[Any] | Split) -> Split:
@@ -131,7 +131,7 @@ def debias(
         journal.models.get("vanilla"),
         journal.models.get("debiased"),
         journal.comparison,
-        tuple(journal.told),
+        tuple(journal.decisions),
     )
 
 

@@ -71,13 +71,13 @@ class GuardedPGD(Method):
         biased = [self.fit_biased(task, y, half == which, stage) for which, stage in enumerate(HALVES)]  # step 1
         crossed = cross_fitted(task, biased, y, half)  # step 2: one forward pass each
         strength, why = choose_strength(crossed, stream) if self.strength is None else (self.strength, "as it was set")
-        task.journal.told.append(f"strength {strength:g}: {why}")
+        task.journal.decisions.append(f"strength {strength:g}: {why}")
         judges = list[nn.Module]()
         if self.doubt and self.strength != 0 and crossed.misclassified.sum() >= MANY:  # step 3
             doubted, judges, told = self.doubt_labels(task, biased, crossed, strength, stream)
             if judges:
                 crossed, strength = doubted, strength or 1.0
-            task.journal.told += told
+            task.journal.decisions += told
         if strength == 0:  # nothing to compare, so nothing is held out
             note(task, crossed, 0, np.ones(len(y), bool))
             return self.fit_vanilla(task, np.arange(len(y)))
@@ -91,7 +91,7 @@ class GuardedPGD(Method):
         better = f"gains {found.gain:.1f} ± {found.error:.1f} points in mean cell accuracy on {found.samples} held-out "
         better += f"samples and costs {found.cost:.1f} on all of them"
         kept = "kept" if found.helped else f"vanilla is used{f', since {found.danger}' if found.danger else ''}"
-        task.journal.told.append(f"the debiased model {better}: {kept}")
+        task.journal.decisions.append(f"the debiased model {better}: {kept}")
         return debiased if found.helped else vanilla
 
     def fit_biased(self, task: Task, y: Rows, learnt: Mask, stage: str) -> nn.Module:
@@ -112,7 +112,7 @@ class GuardedPGD(Method):
     def undecided(self, task: Task, why: str) -> nn.Module:
         """Train vanilla on all samples, since there are too few for a comparison."""
         log.warning("%s, so the model is a vanilla one; give more samples", why)
-        task.journal.told.append(f"strength 0: {why}")
+        task.journal.decisions.append(f"strength 0: {why}")
         for name in ("score", "probability", "trust"):
             task.journal.note(name, np.full(len(task.train), 1 / len(task.train) if name == "probability" else 1.0))
         return self.fit_vanilla(task, np.arange(len(task.train)))

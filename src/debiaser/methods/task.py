@@ -88,7 +88,7 @@ class Journal:
     """What happened: vectors over the training samples, seconds per stage, one row per epoch, and the stages' keys.
 
     Each key says whether its stage is the run's own, which no other run may use. `model`: what the last stage gave;
-    `told`: sentences on what was decided; `models`: those that were compared, by name, and `comparison` how.
+    `decisions`: what was decided, and why; `models`: those that were compared, by name, and `comparison` how.
     """
 
     vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Journal:
     history: list[engine.Row] = field(default_factory=list)
     stages: dict[str, bool] = field(default_factory=dict)
     model: nn.Module | None = field(default=None, repr=False)
-    told: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
     models: dict[str, nn.Module] = field(default_factory=dict, repr=False)
     comparison: Comparison | None = None
 

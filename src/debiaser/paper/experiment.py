@@ -340,7 +340,7 @@ def judge(spec: Spec, benchmark: Benchmark, logits: dict[str, Tensor], journal: 
         },
         "classes": list(benchmark.classes),
         "bias_name": " and ".join(benchmark.attributes),
-        "notes": [*benchmark.notes, *journal.told],
+        "notes": [*benchmark.notes, *journal.decisions],
         **({"there": {"samples": benchmark.there.samples, "of": benchmark.there.of}} if benchmark.there else {}),
         "published": published_number(spec),
         **measures(journal.history, vectors),

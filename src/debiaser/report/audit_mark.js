@@ -5,6 +5,7 @@ var review = (() => {
   const MOST_TAGS = 9;
   const served = find("served") && JSON.parse(find("served").textContent); // put there by `debiaser mark`
   let marks = new Map(), tags = [], history = [], carried = [], sending = Promise.resolve(), near = false;
+  let written = new Map(); // lines of the file that `debiaser mark` writes, as this page knows them
 
   const isKind = (mark) => Object.hasOwn(KINDS, mark);
   const words = (mark) => isKind(mark) ? KINDS[mark] : mark;
@@ -27,7 +28,22 @@ var review = (() => {
     ...used().map(([place, mark]) => [data.redacted ? "" : cell("id", place), mark, data.names[cell("label", place)], cell("content", place)]),
     ...carried.filter(([, mark]) => counts(mark)),
   ];
-  const asCsv = () => [["id", "mark", "label", "content"], ...lines()].map((line) => line.map(quoted).join(",") + "\n").join("");
+  const asCsv = (some = lines()) => [["id", "mark", "label", "content"], ...some].map((line) => line.map(quoted).join(",") + "\n").join("");
+  const bySample = (some) => new Map(some.map((line) => [[line[0], line[2], line[3]].join("\n"), line]));
+  // Only what changed, a removed mark as an empty one: another page may write to the same file.
+  const changes = (now) => [
+    ...[...written].filter(([sample]) => !now.has(sample)).map(([, [id, , label, content]]) => [id, "", label, content]),
+    ...[...now].filter(([sample, line]) => (written.get(sample) || [])[1] !== line[1]).map(([, line]) => line),
+  ];
+  // Tags that differ only in case or spaces are one, spelt as in the field above.
+  const alike = (one, other) => one.toLowerCase() === other.toLowerCase();
+  const distinct = (words) => words.map((word) => word.replaceAll(/\s+/g, " ").trim())
+    .filter((word, number, all) => word && all.findIndex((one) => alike(one, word)) === number);
+  const spelling = (mark) => choices().map(([, one]) => one).find((one) => alike(one, mark));
+  const respell = () => {
+    for (const [place, mark] of marks) marks.set(place, spelling(mark) || mark);
+    for (const line of carried) line[1] = spelling(line[1]) || line[1];
+  };
   // Marks that were there before: of an earlier run, or in the file of `debiaser mark`.
   const take = ({ place, id, mark, label, content }) => {
     if (place >= 0) marks.set(place, mark); else carried.push([id, mark, label, content]);
@@ -47,9 +63,10 @@ var review = (() => {
     if (served) {
       const find = placeOf();
       for (const one of served.marks || []) {
-        const mark = one.mark.trim();
+        const [mark] = distinct([one.mark]);
         if (mark) take({ ...one, mark: LETTERS[mark.toLowerCase()] || mark, place: find(one) });
       }
+      written = bySample((served.marks || []).map(({ id, mark, label, content }) => [id, mark, label, content]));
     } else {
       try {
         const stored = JSON.parse(localStorage.getItem(data.key) || "{}");
@@ -61,14 +78,17 @@ var review = (() => {
     if (!tags.length) { // as most of the marks say
       const named = [...marks.values(), ...carried.map((line) => line[1])].filter((mark) => mark !== "mislabelled");
       const own = named.filter((mark) => !isKind(mark));
-      if (own.length > named.length / 2) tags = [...new Set(own)].slice(0, MOST_TAGS);
+      if (own.length > named.length / 2) tags = distinct(own).slice(0, MOST_TAGS);
     }
+    respell();
   };
   const say = (line) => { find("last").textContent = line; };
   const send = async () => {
     try {
-      const answer = await fetch("marks?token=" + served.token, { method: "POST", body: asCsv(), headers: { "Content-Type": "text/csv" } });
+      const now = bySample(lines()), body = asCsv(changes(now));
+      const answer = await fetch("marks?token=" + served.token, { method: "POST", body, headers: { "Content-Type": "text/csv" } });
       if (!answer.ok) throw new Error();
+      written = now;
       find("kept").textContent = "Written to " + served.file;
     } catch {
       find("kept").textContent = "Not written: debiaser mark is no longer running. Start it again, or save the file from here.";
@@ -101,7 +121,7 @@ var review = (() => {
   };
   const set = (place, mark) => {
     history.push([place, marks.get(place)]);
-    if (mark) marks.set(place, mark); else marks.delete(place);
+    if (mark) marks.set(place, spelling(mark) || mark); else marks.delete(place);
     say(titleOf(place) + (mark ? ": " + words(mark) : ": mark removed"));
     keep();
     show();
@@ -114,16 +134,17 @@ var review = (() => {
     return last && last[0];
   };
   const retag = (text) => {
-    const named = [...new Set(text.split(",").map((tag) => tag.trim()).filter(Boolean))];
+    const named = distinct(text.split(","));
     const taken = named.filter((tag) => isKind(tag.toLowerCase()) || Object.hasOwn(LETTERS, tag.toLowerCase()));
     const next = named.filter((tag) => !taken.includes(tag)).slice(0, MOST_TAGS);
-    const changed = next.map((tag, number) => number).filter((number) => next[number] !== tags[number]);
+    const changed = next.map((tag, number) => number).filter((number) => !alike(next[number], tags[number] || ""));
     if (next.length === tags.length && changed.length === 1) { // one was written in another way
       const [before, after] = [tags[changed[0]], next[changed[0]]];
       for (const [place, mark] of marks) if (mark === before) marks.set(place, after);
       for (const line of carried) if (line[1] === before) line[1] = after;
     }
     tags = next;
+    respell();
     find("tags-told").textContent = taken.length ? "“" + taken[0] + "” has a key of its own; choose another word."
       : named.length > MOST_TAGS ? "The first nine are used." : "";
     keep();
@@ -161,7 +182,7 @@ var review = (() => {
     }
     show();
   };
-  return { set, undo, start, words, choices, markOf, dress, toneOf, keyed: (key) => (choices().find(([one]) => one === key) || [])[1] };
+  return { set, undo, start, words, choices, spelling, markOf, dress, toneOf, keyed: (key) => (choices().find(([one]) => one === key) || [])[1] };
 })();
 
 // Buttons for all marks of a sample, in the dialog and in the marker.

@@ -1,7 +1,7 @@
 // Slices of what the biased model misclassifies, each tagged as a whole, and a map of the features.
-// Whether the page marks with this word; one that it does not know becomes a tag, where there is room for it.
+// This word as the page marks with it; one that it does not know becomes a tag, where there is room for it.
 const nameTag = (tag) => {
-  const names = find("tags"), before = names.value, known = () => review.choices().some(([, one]) => one === tag);
+  const names = find("tags"), before = names.value, known = () => review.spelling(tag);
   const write = (text) => { names.value = text; names.dispatchEvent(new Event("change")); };
   if (!known()) write([before, tag].filter(Boolean).join(", "));
   if (!known()) write(before);
@@ -13,9 +13,9 @@ const tagForm = (places) => {
   const form = make("form", { class: "filters" }, input, make("button", { type: "submit" }, "Tag these " + places.length), told);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const tag = input.value.replaceAll(/[\s,]+/g, " ").trim();
-    if (!tag) { told.textContent = "Type a word first."; return; }
-    if (!nameTag(tag)) { told.textContent = "This word has a key of its own, or there are nine tags already."; return; }
+    const word = input.value.replaceAll(/[\s,]+/g, " ").trim(), tag = word && nameTag(word);
+    if (!word) { told.textContent = "Type a word first."; return; }
+    if (!tag) { told.textContent = "This word has a key of its own, or there are nine tags already."; return; }
     for (const place of places) review.set(place, tag);
     told.textContent = places.length + " tagged";
   });

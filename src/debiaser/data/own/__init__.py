@@ -15,7 +15,7 @@ from debiaser.data.images import RESIZED, Files, Images
 from debiaser.data.own import checks
 from debiaser.data.own.checks import Duplicates
 from debiaser.data.own.reading import Columns, find_rows
-from debiaser.data.own.rows import Excluded, Ints, Rows, digest, told
+from debiaser.data.own.rows import Excluded, Ints, Rows, as_utf8, digest
 
 __all__ = ["Columns", "Duplicates", "Excluded", "Images", "OwnData", "Texts", "read_own"]
 
@@ -126,4 +126,4 @@ def gather(rows: Rows, seed: int = 0, need_test: bool = False, cache: Path | Non
 
 def _short(values: Sequence[str]) -> npt.NDArray[np.str_]:
     """(n,) texts, none longer than a cell that a search for suspects can use."""
-    return np.array([told(value[:CELL]) for value in values], np.str_)
+    return np.array([as_utf8(value[:CELL]) for value in values], np.str_)

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from debiaser.data.images import Embedded, Files
-from debiaser.data.own.rows import MISSING, SPLIT_OF, Excluded, Rows, first, shown, told, too_many
+from debiaser.data.own.rows import MISSING, SPLIT_OF, Excluded, Rows, as_utf8, first, shown, too_many
 from debiaser.errors import Misuse, Problem, brief
 from debiaser.io import optional
 
@@ -83,7 +83,7 @@ def read_folder(root: Path) -> Rows:
     folders, loose, passed = list[str](), list[str](), Counter[str]()
     for top, split in parts.items():
         groups, files = _inside(top)
-        loose += [told(name) for name in files if is_image(name)]
+        loose += [as_utf8(name) for name in files if is_image(name)]
         for group in groups:
             for path, is_folder in _walk(top / group):
                 if not is_image(path):
@@ -92,7 +92,7 @@ def read_folder(root: Path) -> Rows:
                     folders.append(path)
                 else:
                     paths.append(path)
-                    labels.append(told(group))
+                    labels.append(as_utf8(group))
                     splits.append(split)
     if len(set(labels)) < 2:
         raise _unusable(root, loose, top, paths)
@@ -103,13 +103,13 @@ def read_folder(root: Path) -> Rows:
         notes.append(f"files that are not images were passed over: {kinds}")
     return Rows(
         source=str(root),
-        ids=[told(os.path.relpath(path, root)) for path in paths],
+        ids=[as_utf8(os.path.relpath(path, root)) for path in paths],
         labels=labels,
         images=Files(paths),
-        paths=[told(path) for path in paths],
+        paths=[as_utf8(path) for path in paths],
         split=splits if any(splits) else None,
         columns={"extension": [Path(path).suffix.lower() for path in paths]},
-        excluded=[Excluded(told(os.path.relpath(path, root)), "is a folder", "unreadable") for path in folders],
+        excluded=[Excluded(as_utf8(os.path.relpath(path, root)), "is a folder", "unreadable") for path in folders],
         notes=notes,
         places=np.arange(len(paths)),
         total=len(paths),
@@ -128,7 +128,7 @@ def _parts(root: Path) -> tuple[dict[Path, str], list[str]]:
     splits = set(named.values())
     if "train" not in splits or (len(splits) == 1 and len(tops) > 1):
         return {root: ""}, []
-    others = [told(top) for top in tops if root / top not in named]
+    others = [as_utf8(top) for top in tops if root / top not in named]
     return named, [f"folders beside train, valid and test were passed over: {first(others)}"] if others else []
 
 
@@ -136,11 +136,11 @@ def _unusable(root: Path, loose: list[str], top: Path, paths: list[str]) -> Prob
     """What to do where there are no two classes; the only folder may be the one that holds the class folders."""
     if paths:
         only = top / Path(paths[0]).relative_to(top).parts[0]
-        deeper = [told(name) for name in _inside(only)[0]]
-        hint = f"; if {first(deeper)} are the classes, name the folder {told(str(only))}" if len(deeper) > 1 else ""
-        return Problem(f"only one class, '{shown(told(only.name))}': a folder for each class is needed{hint}")
+        deeper = [as_utf8(name) for name in _inside(only)[0]]
+        hint = f"; if {first(deeper)} are the classes, name the folder {as_utf8(str(only))}" if len(deeper) > 1 else ""
+        return Problem(f"only one class, '{shown(as_utf8(only.name))}': a folder for each class is needed{hint}")
     table = next((name for name in _inside(root)[1] if Path(name).suffix.lower() in READERS), None)
-    hint = f", or name the table in it: {root / told(table)}" if table else ""
+    hint = f", or name the table in it: {root / as_utf8(table)}" if table else ""
     if loose:
         what = f"{len(loose):,} images lie directly in {root}, in no class folder"
         return Problem(f"{what}; put each into a folder that is named by its class{hint}")
@@ -437,13 +437,13 @@ def read_table(table: Table, source: str, columns: Columns) -> Rows:
     notes = list(table.notes)
     image, text = _input(table, columns, notes)
     split = columns.split or _found_split(table, columns, notes)
-    label = columns.label or _label(table, {image, text, split, columns.group, columns.unit}, notes)
+    label = columns.label or _label(table, {image, text, split}, columns, notes)
     if label not in table.columns:
         raise Misuse(f"'{label}' holds images, not labels; known columns: {_listed(known)}")
     if not columns.unit:
         likely = [name for name in table.columns if name.lower() in UNIT and name not in {label, image, text}]
         notes += [f"rows of one '{name}' may belong together: keep them so with --unit {name}" for name in likely[:1]]
-    paths = [told(path) for path in table.columns[image]] if image in table.columns else None
+    paths = [as_utf8(path) for path in table.columns[image]] if image in table.columns else None
     named, ids = _ids(table, paths)
     used = {label, image, text, split, columns.unit, columns.group, named}
     images: Files | Embedded | None = None
@@ -542,14 +542,18 @@ def _candidates(table: Table, kind: str, names: list[str]) -> list[str]:
     return found or [name for name in names if name.lower() in known][:1]
 
 
-def _label(table: Table, taken: set[str | None], notes: list[str]) -> str:
-    free = [name for name in table.columns if name not in taken]
+def _label(table: Table, taken: set[str | None], columns: Columns, notes: list[str]) -> str:
+    free = [name for name in table.columns if name not in {*taken, columns.group, columns.unit}]
     by_name = [name for name in free if name.lower() in NAMED["label"]]
     distinct = {name: len({value.strip() for value in table.columns[name]} - MISSING) for name in free}
     few = [name for name in free if 2 <= distinct[name] <= too_many(len(table)) and name.lower() not in (*ID, *UNIT)]
     found = _chosen(by_name or few, "label", notes)
     if found is None:
         raise Problem(f"no column of labels found; name one with --label: {_listed(free)}")
+    up_to = [*itertools.accumulate(map(str.split, NAMES["label"]))]  # the likeliest names, and the likely ones too
+    rank = {name: sum(name.lower() not in each for each in up_to) for name in table.columns}
+    if better := [name for name in (columns.group, columns.unit) if name and rank[name] < rank[found]]:
+        raise Misuse(f"'{better[0]}' looks like the labels, not '{found}'; say which column they are with --label")
     return found
 
 

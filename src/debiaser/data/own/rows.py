@@ -85,7 +85,7 @@ class Rows:
         return replace(self, notes=[*self.notes, *notes])
 
 
-def told(path: str) -> str:
+def as_utf8(path: str) -> str:
     """A path as text that can be written anywhere: bytes that are no UTF-8 become question marks."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
