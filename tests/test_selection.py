@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from debiaser.auditing.candidates import VANILLA, Candidate, Evaluation
-from debiaser.auditing.comparison import NEVER, PlantedAnswers, break_even, pays, price, report_evaluation
+from debiaser.auditing.comparison import (
+    NEVER,
+    PlantedAnswers,
+    break_even,
+    cell_difference,
+    pays,
+    price,
+    report_evaluation,
+)
 from debiaser.auditing.crossval import OutOfFold
 from debiaser.auditing.diagnosis import LEAST, Controls, Diagnosis, called, check_controls, without_kinds
 from debiaser.auditing.estimates import Estimate, binomial_interval
@@ -88,6 +96,14 @@ def trial_of(right: dict[str, np.ndarray], misclassified: Any = None, labels: An
     }
     against = np.zeros(m, bool) if misclassified is None else misclassified
     return Evaluation(row, labels, row, against, candidates, 1, seeds)
+
+
+def test_cells_that_a_bootstrap_sample_misses_are_left_out_of_its_mean() -> None:
+    """Cells of two samples are often missing; counted as right for both models, they had drawn the interval to 0."""
+    trial = trial_of({VANILLA: np.zeros(60, bool), "other": np.ones(60, bool)})
+    cells = [np.arange(60) // 2 == each for each in range(30)]
+    found = cell_difference(trial, "other", cells)
+    assert found["difference"] == 100 and found["interval"] == [100, 100] == found["worst_interval"]
 
 
 def share_right(share: float, m: int = 400) -> np.ndarray:

@@ -69,8 +69,8 @@ def resampled(
         again = resampled_means(columns, evaluation.unit, seed)
         for means, into in ((columns.mean(0, keepdims=True), full), (again, drawn)):
             accuracy = np.where(means[:, ::2] > 0, means[:, 1::2] / np.maximum(means[:, ::2], 1e-12), np.nan)
-            value = np.nan_to_num(accuracy[:, : len(cells)], nan=1.0)
-            value = value.min(1) if worst else value.mean(1)
+            there = np.ma.masked_invalid(accuracy[:, : len(cells)])  # a small cell may be missing from a draw
+            value = (there.min(1) if worst else there.mean(1)).filled(1.0)
             value = value if planted is None else (value + np.nan_to_num(accuracy[:, -1])) / 2
             into.append(100 * value)
     return [float(each[0]) for each in full], np.stack(drawn)
