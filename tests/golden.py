@@ -360,11 +360,12 @@ def copy_results(folder: Path, beginning: str) -> None:
 
 
 def results(folder: Path) -> Part:
-    """The keys of every kind of file in results/."""
+    """The keys of every kind of file in results/; that it names its machine, but not which facts of it."""
     found: dict[str, list[Any]] = {}
     for name in kept_files():
         text, kind = (ROOT / name).read_text(), f"{Path(name).parent}/*{Path(name).suffix}"
-        found.setdefault(kind, []).extend(map(json.loads, text.splitlines() if name.endswith("l") else [text]))
+        for each in map(json.loads, text.splitlines() if name.endswith("l") else [text]):
+            found.setdefault(kind, []).append(each | {"environment": ""} if "environment" in each else each)
     return {"same": {kind: keys(*values) for kind, values in found.items()}, "points": {}, "bytes": {}}
 
 

@@ -23,7 +23,7 @@ from debiaser.auditing.page_content import input_gradients
 from debiaser.auditing.swap_test import SwapTest, swap_test
 from debiaser.auditing.views import View
 from debiaser.cli import app, console
-from debiaser.cli.own import told
+from debiaser.cli.own import summary_lines
 from debiaser.data.images import DecodeError, decode
 from debiaser.data.own import read_own
 from debiaser.errors import Misuse, Problem, printable
@@ -201,7 +201,7 @@ def test_rows_that_were_left_out_are_told_on_the_screen() -> None:
             "left_out": [{"id": "5.png", "reason": "has no label"}],
         }
 
-    line = next(line for line in told(Found()) if "left out" in line)
+    line = next(line for line in summary_lines(Found()) if "left out" in line)
     assert line.startswith("  5 samples were left out: 0.png is empty (0 bytes); 1.png") and "and 2 more" in line
 
 

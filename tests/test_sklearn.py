@@ -57,7 +57,7 @@ def test_labels_of_any_kind_and_what_is_learnt(data: tuple[np.ndarray, np.ndarra
     assert model.score(x, words) > 0.8
     assert np.allclose(model.predict_proba(x).sum(1), 1)
     assert model.scores_.shape == model.weights_.shape == (200,) and np.isclose(model.weights_.mean(), 1)
-    assert 35 < (model.weights_ == 0).sum() < 45, "a fifth of every class is held out"
+    assert (model.weights_ == 1).all(), "no shortcut, so nothing is compared and nothing held out"
     plain = DebiasedClassifier(method=PGD(), epochs=2, random_state=0).fit(x, words)
     assert np.allclose(plain.weights_ / 200, plain.scores_ / plain.scores_.sum())
 

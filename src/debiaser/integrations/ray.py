@@ -1,7 +1,6 @@
 """Gradient norms of a Ray Dataset, on any number of workers: keyed scores in Parquet files, resumable."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from debiaser.errors import Misuse, Problem, brief
 from debiaser.integrations import framework
+from debiaser.io import python
 from debiaser.learn.gradient_norms import check_norm
 from debiaser.learn.streams import Columns, KeyedScorer, Prepare, made_by, score_keyed
 
@@ -111,7 +111,7 @@ def connect(address: str | None) -> float:
     ray, data = framework("ray", "ray"), framework("ray.data", "ray")
     try:
         if address and ":" in address and "//" not in address:  # ray.init itself waits for minutes
-            line = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+            line = python("-m", "ray.scripts.scripts", "status", "--address", address)
             subprocess.run(line, timeout=PATIENCE, check=True, capture_output=True)  # noqa: S603
         ray.init(address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
